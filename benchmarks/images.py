@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,11 +28,12 @@ from safetensors.torch import save_file
 
 from benchmarks.command import OnlyOption, ReportOption, check_names, start
 from benchmarks.image_files import LARGE, SMALL, ImageSet, WrittenSet, mean_bytes, write_set
+from benchmarks.image_report import Folder, ImageSpeed, ImagesReport, LongStream
 from benchmarks.image_ways import BATCH, Peers, Sample, Way, check_stream, floors, our_ways, stream_long
 from benchmarks.jobs import link_images, local_crew, measure_job
 from benchmarks.planted import TINY, plant_network
 from benchmarks.reach_speed import gpu_mib
-from benchmarks.trend import Sampler, Trend
+from benchmarks.trend import Sampler
 from maskjet import measured, process
 from maskjet.cli.options import ModelOption, WeightsOption, print_result, with_config
 from maskjet.config import Decoder, EngineConfig
@@ -43,7 +44,6 @@ from maskjet.model import Model, read_network
 from maskjet.networks import Network
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.spec import SPECS
-from maskjet.tables import shown
 from maskjet.timing import percentile
 
 PARTS = ("ways", "floors", "job", "long", "peers")
@@ -53,95 +53,6 @@ _MASKS = 33  # per image
 _CHECKED = 32  # images whose results are compared before anything is timed
 _SHORTER = 0.5  # of a run's time: floors and peers
 _WINDOW_S = 2.0  # in which a job's workers are seen at their busiest
-
-
-@dataclass(frozen=True)
-class ImageSpeed:
-    """The speed of one way on one folder."""
-
-    images: str
-    """Name of the folder's images."""
-    way: str
-    """How images were read, decoded and detected on, or which part of that."""
-    images_per_s: float
-    """Median over the runs; of a job the rate while all its threads were busy."""
-    runs: Sequence[float]
-    """Images per second of each run."""
-    cpu_cores: float
-    """Cores busy on average: CPU time divided by time; median over the runs. Of a job, at its workers' busiest."""
-    p50_ms: float | None = None
-    """Median time of a call, of ways that take one image a call."""
-    p99_ms: float | None = None
-    """99th percentile of that."""
-
-
-@dataclass(frozen=True)
-class LongStream:
-    """Memory over a long stream."""
-
-    decoder: str
-    """The decoder."""
-    images: int
-    """Images, of one folder again and again."""
-    images_per_s: float
-    """Images per second."""
-    rss_mib: Trend
-    """Memory of the process."""
-    gpu_mib: Trend | None
-    """GPU memory in use by anyone; None without a GPU."""
-
-    def __str__(self) -> str:
-        return (
-            f"{self.images:,} images, decoder {self.decoder}, {self.images_per_s:,.0f}/s: memory {self.rss_mib} MiB; "
-            f"GPU memory {self.gpu_mib} MiB"
-        )
-
-
-@dataclass(frozen=True)
-class Folder:
-    """A folder that was measured."""
-
-    name: str
-    """Name of its images."""
-    files: int
-    """Number of files."""
-    mean_bytes: int
-    """Mean bytes of a file."""
-    sizes: int
-    """Number of sizes."""
-
-
-@dataclass(frozen=True)
-class ImagesReport(measured.MeasuredReport):
-    """The speed of all ways; measurements are `ImageSpeed`."""
-
-    model: str = ""
-    """Name of the model."""
-    masks: float = 0.0
-    """Median number of masks per image."""
-    folders: Sequence[Folder] = ()
-    """What was measured."""
-    long: Sequence[LongStream] = ()
-    """Long streams."""
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """The table: its header, then one row per folder and way."""
-        head = ("images", "way", "images/s", "cores busy", "p50, ms", "p99, ms")
-        return [
-            head,
-            *(
-                (
-                    *(m.images, m.way, f"{m.images_per_s:,.0f}", f"{m.cpu_cores:.1f}"),
-                    *(shown(m.p50_ms, 2), shown(m.p99_ms, 2)),
-                )
-                for m in self.measurements
-            ),
-        ]
-
-    def __str__(self) -> str:
-        folders = "; ".join(f"{each.files:,} of {each.name}, {each.mean_bytes / 1e3:.0f} kB" for each in self.folders)
-        head = f"{self.model}, {self.masks:.0f} masks per image; {folders}"
-        return "\n".join([head, super().__str__(), *map(str, self.long)])
 
 
 def run(

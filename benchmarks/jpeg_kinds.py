@@ -28,6 +28,8 @@ QUALITIES = (30, 40, 50, 60, 70, 80, 90, 95, 100)
 """Of the encoders, from 0 to 100."""
 SIZES_HW = ((480, 640), (333, 517), (97, 131), (176, 312), (16, 17))
 """(height, width) of the files, in pixels."""
+DAMAGED = "damaged: "
+"""Begins the kinds of files that are damaged."""
 _CHROMA = {
     "4:4:4": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444,
     "4:2:2": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422,
@@ -175,12 +177,12 @@ def _damaged(draw: Draw) -> Iterator[JPEGFile]:
         marked = encode(draw(size_hw), quality, cv2.IMWRITE_JPEG_RST_INTERVAL, 4)
         begin = sum(len(part) for kind, part in _segments(data) if kind != 0xDA) + 14
         place = int(random.integers(begin, len(data) - 8))
-        yield JPEGFile("damaged: cut off", data[:place])
-        yield JPEGFile("damaged: ended early", data[:place].rstrip(b"\xff") + _END)
-        yield JPEGFile("damaged: zeros to the end", data[:place] + bytes(len(data) - place - 2) + _END)
-        yield JPEGFile("damaged: noise within", data[:place] + random.bytes(6) + data[place + 6 :])
-        yield JPEGFile("damaged: a bit within", data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
-        yield JPEGFile("damaged: a restart marker out of place", marked.replace(b"\xff\xd2", b"\xff\xd5", 1))
+        yield JPEGFile(f"{DAMAGED}cut off", data[:place])
+        yield JPEGFile(f"{DAMAGED}ended early", data[:place].rstrip(b"\xff") + _END)
+        yield JPEGFile(f"{DAMAGED}zeros to the end", data[:place] + bytes(len(data) - place - 2) + _END)
+        yield JPEGFile(f"{DAMAGED}noise within", data[:place] + random.bytes(6) + data[place + 6 :])
+        yield JPEGFile(f"{DAMAGED}a bit within", data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
+        yield JPEGFile(f"{DAMAGED}a restart marker out of place", marked.replace(b"\xff\xd2", b"\xff\xd5", 1))
 
 
 def _by_jpegli(draw: Draw) -> Iterator[JPEGFile]:

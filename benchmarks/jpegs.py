@@ -21,7 +21,7 @@ import torch
 import typer
 
 from benchmarks.command import OnlyOption, ReportOption, SizeOption, check_names, start
-from benchmarks.jpeg_kinds import Image, JPEGFile, encode, make_files
+from benchmarks.jpeg_kinds import DAMAGED, Image, JPEGFile, encode, make_files
 from benchmarks.peers.loading import load_module
 from maskjet import measured, traffic
 from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_result, with_config
@@ -121,7 +121,7 @@ class JpegsReport(measured.MeasuredReport):
     """Comparisons of detections."""
 
     def rows(self) -> list[tuple[str, ...]]:
-        """The table: its header, then one row per kind of file, and one of all."""
+        """The table: its header, then one row per kind of file, and one of all but damaged ones."""
         head = ("kind", "files", "on the GPU", "equal files", "equal bytes", "off by", "unstable", "on the CPU")
         return [head, *map(_as_row, self.measurements)]
 
@@ -206,7 +206,11 @@ def run(
 
 
 def compare_bytes(files: Sequence[JPEGFile], device: torch.device, notes: list[str]) -> list[KindLikeness]:
-    """Decode files on the CPU and, those that are found whole, on the GPU; one result per kind, and last one of all."""
+    """Decode files on the CPU and, those that are found whole, on the GPU.
+
+    Returns:
+        One result per kind, and last that of all files but damaged ones, on whose pixels decoders need not agree.
+    """
     try:
         check = load_check()
     except MaskjetError as error:
@@ -222,13 +226,13 @@ def compare_bytes(files: Sequence[JPEGFile], device: torch.device, notes: list[s
     else:
         decoded = _decode_twice(decoder, {number: checked[number] for number in plain})
     kinds = {each.kind: KindLikeness(each.kind) for each in files}
-    total = KindLikeness("all")
+    total = KindLikeness("all but damaged")
     tallies: dict[str, list[int]] = {name: [] for name in (*kinds, total.kind)}  # bytes, and equal ones, in turn
     for number, file in enumerate(files):
         reason = checked[number] if isinstance(checked[number], str) else None
         if reason is None and decoded and decoded[number][0] is None:
             reason = "refused by the GPU"
-        for likeness in (kinds[file.kind], total):
+        for likeness in (kinds[file.kind], *([] if file.kind.startswith(DAMAGED) else [total])):
             _add(likeness, tallies[likeness.kind], file, reason, decoded.get(number, (None, None)))
     for likeness in (*kinds.values(), total):
         sizes, equal = tallies[likeness.kind][::2], tallies[likeness.kind][1::2]

@@ -83,7 +83,7 @@ def compare(monkeypatch):
 
 def test_equal_files_are_equal(compare):
     found, notes = compare(Decoder())
-    good, bad, total = found["good"], found["bad"], found["all"]
+    good, bad, total = found["good"], found["bad"], found["all but damaged"]
     assert (good.files, good.on_gpu, good.equal_files, good.equal_bytes, good.largest) == (1, 1, 1, 1.0, 0)
     assert (bad.on_gpu, bad.on_cpu, bad.refused, bad.equal_bytes) == (0, {"cut off or damaged": 1}, 1, None)
     assert (total.files, total.on_gpu, total.refused, total.wrongly_taken, total.unstable) == (2, 1, 1, 0, 0)
@@ -143,3 +143,14 @@ def test_detections_are_paired_and_scored():
 def test_differences_of_bytes_do_not_wrap():
     one, other = np.uint8([0, 255, 3]), np.uint8([255, 0, 5])
     assert jpegs._difference(one, other).tolist() == [255, 255, 2]
+
+
+@pytest.mark.gpu
+def test_a_gpus_decoder_is_near_the_cpus(files):
+    device, notes = torch.device("cuda", 0), []
+    *kinds, total = jpegs.compare_bytes([file for file in files if "12 megapixels" not in file.kind], device, notes)
+    assert notes == []
+    assert total.on_gpu > total.files / 2
+    assert total.largest == 1
+    assert total.equal_bytes > 0.999
+    assert sum(kind.unstable + kind.wrongly_taken for kind in kinds) == 0
