@@ -163,7 +163,13 @@ class Model:
         several = images if isinstance(images, list | tuple) else split_images(images, "images")
         given: Sequence[Any] = [images] if several is None else several
         with closing(_load_all(given, several is None, decoding, self._engine.note_decoding)) as loaded:
-            every = pipeline.predict(self._engine, lambda _: next(loaded), len(given), postprocessing)
+            every = pipeline.predict(
+                self._engine,
+                lambda _: next(loaded),
+                len(given),
+                postprocessing,
+                all_cores=several is None or not any(map(is_encoded, given)),
+            )
         is_batch = several is not None and several is not images
         for number, found in enumerate(every):
             found.remember(ImageReference(images, number) if is_batch else ImageReference(given[number]))

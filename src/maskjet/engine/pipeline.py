@@ -211,15 +211,21 @@ class _Images:
         load: Loads an image by number, uint8 [H, W, 3] RGB.
         count: Number of images.
         most: Largest number of images in a batch; a smaller batch is padded to a power of two.
+        all_cores: See `Feed`.
     """
 
-    all_cores = True
     dropped = 0
 
     def __init__(
-        self, kind_of: Callable[[tuple[int, int]], Hashable], load: Callable[[int], torch.Tensor], count: int, most: int
+        self,
+        kind_of: Callable[[tuple[int, int]], Hashable],
+        load: Callable[[int], torch.Tensor],
+        count: int,
+        most: int,
+        *,
+        all_cores: bool = True,
     ) -> None:
-        self._kind_of = kind_of
+        self._kind_of, self.all_cores = kind_of, all_cores
         self._batches = self._make_batches(load, count, most)
         self.close = self._batches.close
 
@@ -296,15 +302,21 @@ def stream(
 
 
 def predict(
-    engine: Engine, load: Callable[[int], torch.Tensor], count: int, postprocessing: Postprocessing | None = None
+    engine: Engine,
+    load: Callable[[int], torch.Tensor],
+    count: int,
+    postprocessing: Postprocessing | None = None,
+    *,
+    all_cores: bool = True,
 ) -> list[Detections]:
     """Detect on images of any sizes, on any device.
 
     Args:
         engine: Lends the slot.
-        load: Loads an image by number, uint8 [H, W, 3] RGB; called when its batch is due.
+        load: Loads an image by number, uint8 [H, W, 3] RGB; called in order, each when its batch is due.
         count: Number of images.
         postprocessing: What is reported; None for the model's own.
+        all_cores: Whether slots may keep cores busy, because no image is decoded ahead.
 
     Returns:
         The detections of each image.
@@ -317,5 +329,9 @@ def predict(
     if not count:
         return []
     most = engine.steps.config.batch
-    found = dict(run(engine, lambda: _Images(_kinds(engine), load, count, most), 1, postprocessing))
+
+    def open_feed() -> _Images:
+        return _Images(_kinds(engine), load, count, most, all_cores=all_cores)
+
+    found = dict(run(engine, open_feed, 1, postprocessing))
     return [found[number] for number in range(count)]
