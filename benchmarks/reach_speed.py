@@ -152,7 +152,7 @@ def time_stream(
 
 def _as_taken(frame: Frame) -> Pixels:
     pixels = frame.pixels
-    return pixels if isinstance(pixels, Picture) else torch.from_numpy(pixels.copy())
+    return pixels if isinstance(pixels, Picture) else torch.from_numpy(frame.image.copy())
 
 
 def bytes_of(pixels: Pixels) -> int | None:

@@ -275,7 +275,7 @@ class TestImages:
             (np.zeros((2, 8, 9, 3)), r"images\[0\] must be uint8 .* float64 \[8, 9, 3\]\. If it is in 0\.\.1, give"),
             ([image(), np.zeros((2, 8, 9, 3), np.uint8)], r"images\[1\] must be .*, got uint8 \[2, 8, 9, 3\]"),
             (torch.zeros(8, 9, 3, dtype=torch.int32), r"image must be uint8 .* got int32 \[8, 9, 3\]"),
-            (object(), "image must be an array, tensor, PIL image or path, got object"),
+            (object(), "image must be an array, tensor, PIL image, path or bytes, got object"),
         ],
     )
     def test_what_is_no_image_is_named(self, model, given, message):

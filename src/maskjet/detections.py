@@ -325,8 +325,8 @@ class Detections:
 
         Args:
             image: The image, of any kind that `predict` takes. None is the one that `predict` saw: a file is read
-                again; an array, tensor or PIL image is only remembered while something else holds it. Frames of
-                `stream` are in hand: `found.draw(frame.image)`.
+                again; an array, tensor or PIL image is only remembered while something else holds it, and `bytes` are
+                not. Frames of `stream` are in hand: `found.draw(frame.image)`.
             **style: Parts and colours: boxes, labels, scores, masks and outlines (True or False), line_width in
                 pixels, color_by "class" or "instance"; see `maskjet.drawing.DrawStyle`.
 

@@ -24,7 +24,12 @@ def require(module: str, *, extra: str | None, purpose: str) -> ModuleType:
     except ImportError as error:
         root = module.partition(".")[0]
         is_missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == root
-        why = "" if is_missing else f", which is here but can't be imported ({first_line(error)})"
-        package = root.replace("_", "-")
-        wanted = f'"maskjet[{extra}]"' if extra else package
-        raise MissingDependencyError(f"{purpose} needs {package}{why}: pip install {wanted}.") from error
+        why = "" if is_missing else first_line(error)
+        raise missing(root.replace("_", "-"), extra=extra, purpose=purpose, why=why) from error
+
+
+def missing(package: str, *, extra: str | None, purpose: str, why: str = "") -> MissingDependencyError:
+    """The error about a package that is not installed; `why` tells why one that is there can't be loaded."""
+    wanted = f'"maskjet[{extra}]"' if extra else package
+    broken = f", which is here but can't be imported ({why})" if why else ""
+    return MissingDependencyError(f"{purpose} needs {package}{broken}: pip install {wanted}.")

@@ -7,8 +7,10 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 import torch
 
@@ -32,13 +34,15 @@ from maskjet.engine import pipeline
 from maskjet.engine.engine import Engine
 from maskjet.engine.isolation import isolated
 from maskjet.errors import InputError, UnsupportedError, suggest
+from maskjet.media.ahead import is_encoded, load_ahead, read_encoded
 from maskjet.media.containers import shown_name
-from maskjet.media.decoding import choose_decoding
-from maskjet.media.frames import Frame, kind_of_source, split_sources
+from maskjet.media.decoding import choose_decoding, choose_for_call
+from maskjet.media.frames import Frame, kind_of_source, open_images, split_sources
 from maskjet.media.images import ImageLike, ImageReference, as_tensor, split_images, to_image
 from maskjet.networks import Network, find_family, read_network
 from maskjet.ops.gpu import on_device
 from maskjet.report import Report, make_report
+from maskjet.spec import ModelSpec
 
 if TYPE_CHECKING:
     from maskjet.media.decoding import Decoding
@@ -96,6 +100,7 @@ class Model:
         threshold: Threshold | None = None,
         classes: Sequence[str] | None = None,
         max_detections: int | None = None,
+        decoder: Literal["cpu", "cuda"] = "cpu",
     ) -> Detections: ...
     @overload
     def predict(
@@ -105,6 +110,7 @@ class Model:
         threshold: Threshold | None = None,
         classes: Sequence[str] | None = None,
         max_detections: int | None = None,
+        decoder: Literal["cpu", "cuda"] = "cpu",
     ) -> list[Detections]: ...
 
     def predict(
@@ -114,6 +120,7 @@ class Model:
         threshold: Threshold | None = None,
         classes: Sequence[str] | None = None,
         max_detections: int | None = None,
+        decoder: Literal["cpu", "cuda"] = "cpu",
     ) -> Detections | list[Detections]:
         """Detect instances on one image or several; `model(images)` is the same.
 
@@ -122,12 +129,15 @@ class Model:
 
         Args:
             images: uint8 [H, W, 3] RGB array or tensor; floating tensor [3, H, W] in 0..1; path or `file:` URL of an
-                image; or PIL image. Or several: a list of these, of any sizes, a batch [N, H, W, 3] or a floating one
-                [N, 3, H, W]. Tensors may be on a GPU, and of any library that has `__dlpack__`.
+                image, or its file's content as `bytes`; or PIL image. Or several: a list of these, of any sizes, a
+                batch [N, H, W, 3] or a floating one [N, 3, H, W]. Tensors may be on a GPU, and of any library that has
+                `__dlpack__`. Files and contents in a list are read and decoded ahead, by all cores.
             threshold: A confidence must exceed it, 0..1; or one by class name, where others keep theirs. This and the
                 two below are for this call alone; None is what the model was loaded with.
             classes: Names of the classes to report.
             max_detections: Most detections per image, the most confident ones, up to what the model was loaded with.
+            decoder: What decodes JPEGs given as files or contents: "cpu", or "cuda", the model's GPU, which is faster
+                and at most 1 off in few pixels. JPEGs that it does not take go to the CPU, and `report()` counts them.
 
         Returns:
             The detections, most confident first; for a list or a batch a list, one per image in its order. Type
@@ -136,7 +146,8 @@ class Model:
         Raises:
             InputError: An argument is not as above.
             SourceError: A file can't be read.
-            UnsupportedError: The model is closed, or belongs to another process.
+            UnsupportedError: The model is closed, or belongs to another process; or its device decodes no JPEGs.
+            MissingDependencyError: decoder="cuda" needs `pip install "maskjet[gpu]"`.
             DeviceError: The device failed.
 
         Examples:
@@ -148,18 +159,21 @@ class Model:
             True
         """
         postprocessing = self._choices.choose(threshold, classes, max_detections)
+        decoding = choose_for_call(decoder, self.config)
         several = images if isinstance(images, list | tuple) else split_images(images, "images")
-        if several is None:
-            one: Any = images
-            (found,) = pipeline.predict(self._engine, lambda _: _to_tensor(one, "image"), 1, postprocessing)
-            found.remember(ImageReference(images))
-            return found
-        every = pipeline.predict(
-            self._engine, lambda number: _to_tensor(several[number], f"images[{number}]"), len(several), postprocessing
-        )
+        given: Sequence[Any] = [images] if several is None else several
+        with closing(_load_all(given, several is None, decoding, self._engine.note_decoding)) as loaded:
+            every = pipeline.predict(
+                self._engine,
+                lambda _: next(loaded),
+                len(given),
+                postprocessing,
+                all_cores=several is None or not any(map(is_encoded, given)),
+            )
+        is_batch = several is not None and several is not images
         for number, found in enumerate(every):
-            found.remember(ImageReference(several[number]) if several is images else ImageReference(images, number))
-        return every
+            found.remember(ImageReference(images, number) if is_batch else ImageReference(given[number]))
+        return every[0] if several is None else every
 
     __call__ = predict
 
@@ -179,8 +193,9 @@ class Model:
         """Detect instances frame by frame.
 
         Each source is decoded in a thread of its own, a bounded number of frames ahead, so that decoding and detecting
-        overlap and a slow consumer holds decoding back. On a GPU up to `depth` batches are in flight, and while the
-        consumer works on results the next ones are made; on a CPU frames are decoded that far ahead.
+        overlap and a slow consumer holds decoding back; image files are decoded by all cores, or the GPU. On a GPU up
+        to `depth` batches are in flight, and while the consumer works on results the next ones are made; on a CPU
+        frames are decoded that far ahead.
 
         Args:
             source: Whatever `maskjet.media.frames.open_source` takes, or a source it returned: an image, folder, glob,
@@ -190,7 +205,8 @@ class Model:
             depth: Batches in flight, 1 to 8.
             batch: Largest number of frames that the network sees at once. They have one size and come from all sources
                 in turn; a batch waits to be filled only while others are in flight. None is the number of sources, up
-                to `EngineConfig.batch`.
+                to `EngineConfig.batch`; for one folder, glob or list of images on a GPU, which RF-DETR takes in batches
+                of any sizes, it is `EngineConfig.batch` with `whole_batches`.
             drop_late: Whether a live source's waiting frames are dropped when a newer one comes. The drops are counted
                 in `Source.frames_dropped` and `report()`. Else all frames wait in line.
             whole_batches: Whether a batch always waits until it is full, or the next frame has another size, or the
@@ -224,6 +240,10 @@ class Model:
         sources = split_sources(source)
         if batch is None:
             batch = min(len(sources), self.config.batch)
+            if self._engine.steps.device.type == "cuda" and isinstance(self.spec, ModelSpec) and not drop_late:
+                opened = open_images(sources[0], self.decoding()) if len(sources) == 1 else None
+                if opened is not None:
+                    sources, batch, whole_batches = [opened], self.config.batch, True
         if not 1 <= depth <= 8:
             raise InputError(f"depth must be 1..8, got {depth}.")
         if batch < 1:
@@ -246,7 +266,7 @@ class Model:
         )
 
     def decoding(self, streams: int = 1) -> Decoding:
-        """Where the model's videos are decoded, for sources that are opened by hand: see `decoder` of `load`.
+        """Where the model's videos and JPEGs are decoded, for sources that are opened by hand: see `decoder` of `load`.
 
         Args:
             streams: Videos that will be decoded side by side, at least 1.
@@ -365,7 +385,7 @@ def load(
         resize: Whether frames fill RF-DETR's input or keep their aspect ratio.
         letterbox_color: Colour of a letterbox's margin, "#rrggbb".
         letterbox_place: Where frames lie in a letterbox.
-        decoder: Where `stream` decodes the videos that it opens.
+        decoder: Where `stream` decodes the videos and JPEGs that it opens.
         batch: Most images of one batch.
         nvtx: Whether to mark the host's work with NVTX ranges.
 
@@ -441,6 +461,30 @@ def load_configured(
     return made
 
 
+def _load_all(
+    images: Sequence[Any], is_alone: bool, decoding: Decoding, on_fallback: Callable[[str], object]
+) -> Generator[torch.Tensor]:
+    """Each image as a tensor uint8 [H, W, 3]; files of several, or for the GPU's decoder, are loaded ahead."""
+    names = ["image"] if is_alone else list(map("images[{}]".format, range(len(images))))
+    is_ahead = [is_encoded(image) and (decoding.device != "cpu" or not is_alone) for image in images]
+    reads = (partial(read_encoded, images[number], names[number]) for number, is_so in enumerate(is_ahead) if is_so)
+    with closing(load_ahead(reads, decoding, on_fallback)) as ahead:
+        for image, name, is_so in zip(images, names, is_ahead, strict=True):
+            loaded = next(ahead) if is_so else None
+            if isinstance(loaded, InputError):
+                raise _with_advice(loaded, image)
+            yield _to_tensor(image, name) if loaded is None else pipeline.tensor_of(loaded)
+
+
+def _with_advice(error: InputError, image: Any) -> InputError:
+    """The error of an image, which names `stream` if that takes what was given."""
+    kind = kind_of_source(image)
+    if kind is None:
+        return error
+    given = shown_name(image) if isinstance(image, str) else image
+    return type(error)(f"{error} To detect in {kind}, use model.stream({given!r}).")
+
+
 def _to_tensor(image: ImageLike, name: str) -> torch.Tensor:
     """Convert an image to uint8 [H, W, 3], sharing its memory if possible."""
     image = as_tensor(image, name)
@@ -451,9 +495,5 @@ def _to_tensor(image: ImageLike, name: str) -> torch.Tensor:
     try:
         array = to_image(image, name)
     except InputError as error:
-        kind = kind_of_source(image)
-        if kind is None:
-            raise
-        given = shown_name(image) if isinstance(image, str) else image
-        raise type(error)(f"{error} To detect in {kind}, use model.stream({given!r}).") from error
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+        raise _with_advice(error, image) from error.__cause__
+    return pipeline.tensor_of(array)

@@ -1,6 +1,5 @@
 """Processing: a segment's rows are those of `Model.stream` over the whole file, and the same each time."""
 
-import threading
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -17,8 +16,9 @@ from maskjet.jobs.planning import plan
 from maskjet.jobs.processing import process
 from maskjet.jobs.rows import metadata, read_frames
 from maskjet.jobs.segments import Segment, SourceFile
+from maskjet.media import ahead
 from maskjet.media.frames import Frame, ListSource
-from maskjet.media.images import read_image
+from maskjet.media.images import decode_image
 from maskjet.media.keyframes import CannotEnterError, Entry, cut_video
 from tests.jobs.making import images, video, write_street
 from tests.media.clips import join, write_video
@@ -127,7 +127,7 @@ def test_a_file_that_changed(model, tmp_path, monkeypatch, is_changed_meanwhile)
         return image
 
     if is_changed_meanwhile:
-        monkeypatch.setattr(processing, "read_image", lambda path: change_after(read_image(path)))
+        monkeypatch.setattr(ahead, "decode_image", lambda *file: change_after(decode_image(*file)))
     else:
         change_after(None)
     with pytest.raises(SourceError, match=r"a\.png"):
@@ -191,7 +191,7 @@ def test_the_same_bytes_each_time(model, clip, pictures, batch, monkeypatch):
             time.sleep(0.04 * (number % 3 == 0))
             yield frame
 
-    monkeypatch.setattr(processing, "read_image", lambda path: time.sleep(0.02) or read_image(path))
+    monkeypatch.setattr(ahead, "decode_image", lambda *file: time.sleep(0.02) or decode_image(*file))
     monkeypatch.setattr(processing, "open_part", slowly)
     for segment, table in zip(segments, expected, strict=True):
         assert process(segment, model, batch=batch).equals(table, check_metadata=True)
@@ -202,7 +202,7 @@ def test_images_of_a_store(model, pictures, monkeypatch):
     urls = [f"file://{path}" for path in pictures]
     remote = Segment(tuple(map(storage.describe, urls)), is_video=False)
     expected = process(images(pictures), model)
-    monkeypatch.setattr(processing, "read_image", None)
+    monkeypatch.setattr(processing, "read_encoded", None)
     for batch in (1, 2):
         table = process(remote, model, batch=batch)
         assert table.column("source").to_pylist() == [*urls[:2], *urls[3:]]
@@ -233,18 +233,3 @@ def test_objects_that_went_or_are_too_large(model, tmp_path, monkeypatch):
 def test_bad_options_are_named(model, clip, options, message):
     with pytest.raises(InputError, match=message):
         process(video(clip), model, **options)
-
-
-def test_images_are_read_a_bounded_number_ahead(model, tmp_path, monkeypatch, taken):
-    path = write_street(tmp_path / "a.png", 1)
-    read, ahead = [], []
-
-    def noting(path):
-        read.append(path)
-        ahead.append(len(read) - len(taken))
-        return read_image(path)
-
-    monkeypatch.setattr(processing, "read_image", noting)
-    assert process(images([path] * 40), model).num_rows == len(taken) == 40
-    assert max(ahead) <= 2 * processing._MOST_READERS + 8
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("maskjet-images")]

@@ -176,7 +176,7 @@ class TestImage:
         tensor = torch.from_numpy(image)
         for each in (path, PILImage.fromarray(image), tensor, tensor.movedim(-1, 0) / 255):
             np.testing.assert_array_equal(draw(each, found), expected)
-        with pytest.raises(InputError, match="image must be an array, tensor, PIL image or path, got NoneType"):
+        with pytest.raises(InputError, match="image must be an array, tensor, PIL image, path or bytes, got NoneType"):
             draw(None, found)
 
     @pytest.mark.parametrize("style", [DrawStyle(), DrawStyle(line_width=1e9), DrawStyle(color_by="instance")])

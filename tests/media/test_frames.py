@@ -126,7 +126,7 @@ class TestImages:
             (np.zeros((8, 9, 2), np.uint8), r"of at least one pixel, got uint8 \[8, 9, 2\]"),
             (np.zeros((0, 9, 3), np.uint8), r"of at least one pixel, got uint8 \[0, 9, 3\]"),
             (PILImage.fromarray(np.zeros((4, 4), np.float32)), "got a PIL image of mode 'F'"),
-            (7, "image must be an array, tensor, PIL image or path, got int"),
+            (7, "image must be an array, tensor, PIL image, path or bytes, got int"),
         ],
     )
     def test_what_is_no_image_is_named(self, value, message):

@@ -173,6 +173,7 @@ def job(
         every=every,
         rows=rows,
         config=config,
+        jpeg_decoder=_jpeg_decoder(ray, devices, config),
     ).with_absolute_paths()
     planned = driver.Job(
         source,
@@ -233,6 +234,19 @@ def _local_workers(devices: str | None, streams: int | None, config: EngineConfi
         raise InputError(f"streams must be at most {SEGMENTS_PER_GPU} on a GPU, got {streams}.")
     at_once = streams or choose_streams(places)
     return lambda orders: LocalWorkers(orders, places, at_once)
+
+
+def _jpeg_decoder(ray: str | None, devices: str | None, config: EngineConfig) -> str:
+    """What decodes JPEGs, the same in all workers: nvJPEG if it is here and each has a GPU, of Ray's if asked for."""
+    from maskjet.devices import choose
+    from maskjet.media.decoding import name_nvjpeg
+
+    if config.decoder == "cpu" or (ray is not None and config.decoder == "auto"):
+        return "cpu"
+    have_gpus = ray is not None or all(
+        place.device != "cpu" for place in choose(devices or _every_device(config), config)
+    )
+    return name_nvjpeg() if have_gpus else "cpu"
 
 
 def _every_device(config: EngineConfig) -> str:

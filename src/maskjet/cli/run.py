@@ -181,7 +181,9 @@ def run(
     batch: Annotated[
         int | None,
         option(
-            "N", "Most frames the network sees at once; by default one of each source, up to 8.", panel=ENGINE_PANEL
+            "N",
+            "Most frames the network sees at once; by default one of each source, up to 8, or on a GPU 8 of a folder.",
+            panel=ENGINE_PANEL,
         ),
     ] = None,
 ) -> None:

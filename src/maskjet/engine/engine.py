@@ -62,6 +62,11 @@ class Engine:
         if self.refusal is not None:
             raise UnsupportedError(self.refusal)
 
+    def note_decoding(self, reason: str) -> None:
+        """Count an image or video that the CPU decodes although the GPU was to do it, for the report."""
+        with self.counting:
+            self.steps.fallbacks[f"decode: {reason}"] += 1
+
     @contextmanager
     def lease(self, count: int, postprocessing: Postprocessing | None = None) -> Iterator[list[Slot]]:
         """Lend slots to the caller; at the end of the context they are drained and taken back.

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from maskjet.calls import Postprocessing
@@ -26,6 +25,8 @@ from maskjet.engine.slot import Pixels, Slot
 from maskjet.errors import MaskjetError, UnsupportedError, device_error
 from maskjet.media.decoding import choose_decoding
 from maskjet.media.frames import Frame
+from maskjet.media.images import Image
+from maskjet.media.picture import Picture
 
 _AHEAD = 4  # batches' images of which `predict` holds until one of a kind is full
 
@@ -185,8 +186,12 @@ def _name_of(frames: Sequence[Frame]) -> str:
 
 def _pixels_of(frame: Frame) -> Pixels:
     """The pixels of a frame as slots take them, without a copy if possible."""
-    pixels = frame.pixels
-    if not isinstance(pixels, np.ndarray):
+    return frame.pixels if isinstance(frame.pixels, Picture) else tensor_of(frame.pixels)
+
+
+def tensor_of(pixels: Image | torch.Tensor) -> torch.Tensor:
+    """An image as a tensor, which shares its memory if that may be written to."""
+    if isinstance(pixels, torch.Tensor):
         return pixels
     return torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy())
 
@@ -206,15 +211,21 @@ class _Images:
         load: Loads an image by number, uint8 [H, W, 3] RGB.
         count: Number of images.
         most: Largest number of images in a batch; a smaller batch is padded to a power of two.
+        all_cores: See `Feed`.
     """
 
-    all_cores = True
     dropped = 0
 
     def __init__(
-        self, kind_of: Callable[[tuple[int, int]], Hashable], load: Callable[[int], torch.Tensor], count: int, most: int
+        self,
+        kind_of: Callable[[tuple[int, int]], Hashable],
+        load: Callable[[int], torch.Tensor],
+        count: int,
+        most: int,
+        *,
+        all_cores: bool = True,
     ) -> None:
-        self._kind_of = kind_of
+        self._kind_of, self.all_cores = kind_of, all_cores
         self._batches = self._make_batches(load, count, most)
         self.close = self._batches.close
 
@@ -272,20 +283,15 @@ def stream(
     if whole_batches:
         room = max(room, 2 * batch)
     decoding = choose_decoding(engine.steps.config, len(sources))
-
-    def note(reason: str) -> None:
-        with engine.counting:
-            engine.steps.fallbacks[f"decode: {reason}"] += 1
-
     kind_of = _kinds(engine)
 
     def open_feed() -> _Frames:
         readers = Readers(
             sources,
             room,
-            kind_of=lambda frame: (isinstance(frame.pixels, np.ndarray), kind_of(frame.size_hw)),
+            kind_of=lambda frame: (isinstance(frame.pixels, Picture), kind_of(frame.size_hw)),
             decoding=decoding,
-            on_fallback=note,
+            on_fallback=engine.note_decoding,
             drops_late=drops_late,
             whole_batches=whole_batches,
             stop=stop,
@@ -296,15 +302,21 @@ def stream(
 
 
 def predict(
-    engine: Engine, load: Callable[[int], torch.Tensor], count: int, postprocessing: Postprocessing | None = None
+    engine: Engine,
+    load: Callable[[int], torch.Tensor],
+    count: int,
+    postprocessing: Postprocessing | None = None,
+    *,
+    all_cores: bool = True,
 ) -> list[Detections]:
     """Detect on images of any sizes, on any device.
 
     Args:
         engine: Lends the slot.
-        load: Loads an image by number, uint8 [H, W, 3] RGB; called when its batch is due.
+        load: Loads an image by number, uint8 [H, W, 3] RGB; called in order, each when its batch is due.
         count: Number of images.
         postprocessing: What is reported; None for the model's own.
+        all_cores: Whether slots may keep cores busy, because no image is decoded ahead.
 
     Returns:
         The detections of each image.
@@ -317,5 +329,9 @@ def predict(
     if not count:
         return []
     most = engine.steps.config.batch
-    found = dict(run(engine, lambda: _Images(_kinds(engine), load, count, most), 1, postprocessing))
+
+    def open_feed() -> _Images:
+        return _Images(_kinds(engine), load, count, most, all_cores=all_cores)
+
+    found = dict(run(engine, open_feed, 1, postprocessing))
     return [found[number] for number in range(count)]

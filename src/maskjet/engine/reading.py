@@ -26,8 +26,8 @@ class Readers:
     Args:
         sources: Arguments of `open_source`, at least one; each source is closed at its end.
         kind_of: Tells frames apart that can't share a batch.
-        decoding: Where videos are decoded.
-        on_fallback: Called with the reason why a source is not decoded there, once per source.
+        decoding: Where videos and JPEGs are decoded.
+        on_fallback: Called with the reason why the CPU decodes instead, once per source, or per item of a list.
         room: Capacity of a source's queue in frames, at least 1; reading pauses while it is full.
         drops_late: Whether a new frame replaces all of a full queue, whose frames count as dropped.
         whole_batches: Whether `take` waits until a batch is full, so that the same frames share a batch whatever the
@@ -153,7 +153,8 @@ class Readers:
             with opened:
                 if self._drops_late:
                     _check_is_live(opened)
-                has_told = False
+                opened.on_fallback = self._on_fallback
+                has_told = opened.kind == "list"  # which tells by itself
                 for frame in frames:
                     if opened.fallback is not None and not has_told:
                         has_told = True

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from maskjet import limits
 from maskjet.errors import InputError, SourceError, translate_errors
 from maskjet.jobs import storage
 from maskjet.jobs.rows import FoundFrame, TableBuilder, arrow, check_kind
 from maskjet.jobs.segments import Segment, SourceFile
+from maskjet.media.ahead import Encoded, image_threads, load_ahead, read_encoded
 from maskjet.media.image_headers import stated_size_hw
-from maskjet.media.images import decode_image, read_image
 from maskjet.media.keyframes import CannotEnterError, Entry, VideoPart, open_part
 from maskjet.media.source import Frame, Source
 from maskjet.spec import TwoStageSpec
@@ -27,13 +23,10 @@ if TYPE_CHECKING:
     import pyarrow
 
     from maskjet.detections import Detections
-    from maskjet.media.images import Image
+    from maskjet.media.decoding import Decoding
     from maskjet.model import Model
 
 _HEAD_BYTES = 2**16  # of an image: enough for nearly all headers
-_MOST_READERS = 4  # threads that read and decode images
-_T = TypeVar("_T")
-_R = TypeVar("_R")
 
 
 def process(
@@ -43,7 +36,7 @@ def process(
     rows: str = "frame",
     every: int = 1,
     batch: int | None = None,
-    streams: int = 1,
+    decoding: Decoding | None = None,
 ) -> pyarrow.Table:
     """Detect on a segment's frames; deterministic: the same table, bit for bit, on the same kind of device.
 
@@ -56,8 +49,8 @@ def process(
         every: Take one frame of a video in this many: those whose index is a multiple of it.
         batch: Largest number of frames that the network sees at once. None is 1 on a CPU, where more gain nothing, and
             else the model's `EngineConfig.batch`.
-        streams: Segments processed at a time by this process, which decides where `decoder="auto"` decodes; see
-            `Model.decoding`.
+        decoding: Where videos and JPEGs are decoded, as `Model.decoding` gives it for as many segments as are processed
+            at a time; None is that for one.
 
     Returns:
         The rows, in the order of the video or of the segment's files; docs/jobs.md has the columns. Frames and images
@@ -75,24 +68,30 @@ def process(
         raise InputError(f"every must be a whole number of at least 1, got {every!r}.")
     if batch is None:
         batch = 1 if model.config.resolve_device().type == "cpu" else model.config.batch
+    decoding = decoding or model.decoding()
     for file in segment.files:
         storage.check_unchanged(file)
     names = {str(class_id): name for class_id, name in model.spec.class_names.items()}
     builder = partial(TableBuilder, kind, class_names=names, segment=segment.as_dict())
     if segment.is_video:
-        table = _process_video(segment, model, builder, every=every, batch=batch, streams=streams)
+        table = _process_video(segment, model, builder, every=every, batch=batch, decoding=decoding)
     else:
-        table = _process_images(segment, model, builder, batch=batch)
+        table = _process_images(segment, model, builder, batch=batch, decoding=decoding)
     for file in segment.files:
         storage.check_unchanged(file)
     return table
 
 
 def _process_video(
-    segment: Segment, model: Model, make_builder: Callable[[], TableBuilder], *, every: int, batch: int, streams: int
+    segment: Segment,
+    model: Model,
+    make_builder: Callable[[], TableBuilder],
+    *,
+    every: int,
+    batch: int,
+    decoding: Decoding,
 ) -> pyarrow.Table:
     (file,) = segment.files
-    decoding = model.decoding(streams)
 
     def read(path: str, entry: Entry | None) -> pyarrow.Table:
         builder = make_builder()
@@ -114,10 +113,10 @@ def _process_video(
 
 
 def _process_images(
-    segment: Segment, model: Model, make_builder: Callable[[], TableBuilder], *, batch: int
+    segment: Segment, model: Model, make_builder: Callable[[], TableBuilder], *, batch: int, decoding: Decoding
 ) -> pyarrow.Table:
     # Torchvision's detectors take batches of one size; for others the headers need not be read.
-    images = _Images(segment, is_grouped=batch > 1 and isinstance(model.spec, TwoStageSpec))
+    images = _Images(segment, decoding, is_grouped=batch > 1 and isinstance(model.spec, TwoStageSpec))
     found_by_position: dict[int, Detections] = {}
     for frame, found in _detect(model, images, batch):
         found_by_position[frame.index] = found
@@ -139,64 +138,54 @@ class _Images(Source):
 
     Args:
         segment: Names the images.
+        decoding: Where JPEGs are decoded.
         is_grouped: Whether images whose headers state the same size follow one another, so that they fill batches.
     """
 
     kind = "list"
 
-    def __init__(self, segment: Segment, *, is_grouped: bool) -> None:
+    def __init__(self, segment: Segment, decoding: Decoding, *, is_grouped: bool) -> None:
         super().__init__(segment.name)
-        self._segment_files, self._is_grouped = segment.files, is_grouped
+        self._segment_files, self._decoding, self._is_grouped = segment.files, decoding, is_grouped
         self.length = len(segment.files)
 
     def _read(self) -> Iterator[Frame]:
         files = self._segment_files
-        workers = min(_MOST_READERS, os.cpu_count() or 1)
-        pool = ThreadPoolExecutor(workers, thread_name_prefix="maskjet-images")
-        try:
-            order = list(range(len(files)))
-            if self._is_grouped:
-                sizes = list(pool.map(_stated_size_hw, files))
-                order.sort(key=lambda position: (sizes.index(sizes[position]), position))
-            decoded = _ahead(pool, _read_image, (files[position] for position in order), 2 * workers)
-            for position, image in zip(order, decoded, strict=True):
+        order = list(range(len(files)))
+        if self._is_grouped:
+            sizes = list(image_threads().map(_stated_size_hw, files))
+            order.sort(key=lambda position: (sizes.index(sizes[position]), position))
+        reads = (partial(_read_image, files[position]) for position in order)
+        with closing(load_ahead(reads, self._decoding, self._fall_back)) as loaded:
+            for position, image in zip(order, loaded, strict=True):
                 self.frames_seen += 1
-                if isinstance(image, SourceError):
+                if isinstance(image, _StoreError):
+                    raise image
+                if isinstance(image, InputError):
                     self.bad_frames.append((position, str(image)))
                 else:
                     path = files[position].path
                     yield Frame(position, None, image, path, path)
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
-def _ahead(pool: ThreadPoolExecutor, function: Callable[[_T], _R], values: Iterable[_T], count: int) -> Iterator[_R]:
-    """Map in threads, in order, with at most `count` results computed or waiting."""
-    rest = iter(values)
-    waiting: deque[Future[_R]] = deque(pool.submit(function, value) for value in islice(rest, count))
-    while waiting:
-        result = waiting.popleft().result()
-        waiting.extend(pool.submit(function, value) for value in islice(rest, 1))
-        yield result
+class _StoreError(SourceError):
+    """An object can't be read from its store, which may be transient: retry the segment."""
 
 
-def _read_image(file: SourceFile) -> Image | SourceError:
-    """Decode an image; returns the error if it can't be decoded.
+def _read_image(file: SourceFile) -> Encoded:
+    """Read an image's file or object.
 
     Raises:
-        SourceError: The object can't be read from its store, which may be transient: retry the segment.
+        _StoreError: As it says.
+        SourceError: The file can't be read, or is too large.
     """
+    if not storage.is_remote(file.path):
+        return read_encoded(file.path, "image")
+    limits.check("image_bytes", file.size, f"{file.path!r} has", SourceError)
     try:
-        if not storage.is_remote(file.path):
-            return read_image(Path(file.path))
-        limits.check("image_bytes", file.size, f"{file.path!r} has", SourceError)
+        return Encoded(_read_object(file), repr(file.path))
     except SourceError as error:
-        return error
-    data = _read_object(file)
-    try:
-        return decode_image(data, repr(file.path))
-    except SourceError as error:
-        return error
+        raise _StoreError(str(error)) from error
 
 
 def _read_object(file: SourceFile, most: int | None = None) -> bytes:

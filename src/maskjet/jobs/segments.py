@@ -101,6 +101,8 @@ class Settings:
     """Kind of the output's rows, "frame" or "detection"."""
     config: EngineConfig = field(default_factory=EngineConfig)
     """Engine settings; workers replace the device by their own."""
+    jpeg_decoder: str = "cpu"
+    """What decodes JPEGs in all workers: "cpu", or nvJPEG as `media.decoding.name_nvjpeg` names it."""
 
     def with_absolute_paths(self) -> Settings:
         """Make paths of model and weights absolute, as workers may have another current folder."""
@@ -134,6 +136,8 @@ class Settings:
             weights_digest: Digest of the weights file; None if the model comes with its own.
         """
         return {
+            # As in results from before it was there.
+            **({} if self.jpeg_decoder == "cpu" else {"jpeg_decoder": self.jpeg_decoder}),
             "model": self.model,
             "weights": weights_digest,
             "threshold": self.threshold,
@@ -150,7 +154,8 @@ def digest(segment: Segment, identity: Mapping[str, Any]) -> str:
 
     Args:
         segment: The segment.
-        identity: What `Settings.identity` returned.
+        identity: What `Settings.identity` returned; of a video's frames, JPEGs' decoder does not count.
     """
-    text = json.dumps({"segment": segment.as_dict(), "settings": identity}, sort_keys=True, ensure_ascii=True)
+    settings = {name: value for name, value in identity.items() if not (segment.is_video and name == "jpeg_decoder")}
+    text = json.dumps({"segment": segment.as_dict(), "settings": settings}, sort_keys=True, ensure_ascii=True)
     return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()

@@ -30,6 +30,7 @@ from maskjet.jobs.parts import Parts
 from maskjet.jobs.processing import process
 from maskjet.jobs.rows import metadata, with_metadata
 from maskjet.jobs.segments import Segment, Settings
+from maskjet.media.decoding import choose_decoding, name_nvjpeg
 from maskjet.networks.exported.metadata import ENGINES, ONNX
 from maskjet.version import __version__
 
@@ -128,7 +129,7 @@ class Worker:
 
     def __init__(self, orders: Mapping[str, Any]) -> None:
         self._settings = Settings.from_dict(orders["settings"])
-        self._streams, self._facts = int(orders["streams"]), orders["facts"]
+        self._facts = orders["facts"]
         if self._facts["version"] != __version__:
             raise UnsupportedError(
                 f"maskjet must be of one version on all nodes, got {__version__} beside the driver's "
@@ -137,10 +138,17 @@ class Worker:
         self._folder, self._parts = open_folder(orders["out"]), Parts(orders["out"])
         self._markers = Markers(self._folder)
         self._run, self._lock = orders["run"], _SharedLock()
-        self.model = open_model(self._settings, replace(self._settings.config, device=orders["device"]))
+        config = replace(self._settings.config, device=orders["device"])
+        self.model = open_model(self._settings, config)
         if digest_weights(self._settings) != self._facts["settings"]["weights"]:  # parts would have the wrong name
             path = self._settings.weights or self._settings.model
             raise CheckpointError(f"weights must not change during a job, {path!r} has changed: run the job again.")
+        jpegs = self._settings.jpeg_decoder
+        self._decoding = replace(choose_decoding(config, int(orders["streams"])), takes_jpegs=jpegs != "cpu")
+        if self._decoding.takes_jpegs:
+            if name_nvjpeg() != jpegs:
+                raise UnsupportedError(f"JPEGs must be decoded alike, by {jpegs} on all nodes, got {name_nvjpeg()}.")
+            self._decoding.jpeg_decoder()  # raises here, not in each segment
 
     def answer(self, part: str, segment: Segment) -> dict[str, Any]:
         """Process a segment; returns in JSON types its outcome, {} if it was not begun, or an error that ends the job.
@@ -211,7 +219,7 @@ class Worker:
         """Process a segment once; returns the outcome, and the part's table unless all failed."""
         try:
             table = process(
-                segment, self.model, rows=self._settings.rows, every=self._settings.every, streams=self._streams
+                segment, self.model, rows=self._settings.rows, every=self._settings.every, decoding=self._decoding
             )
         except (OutputError, DeviceError):
             raise

@@ -1,4 +1,4 @@
-"""Where videos are decoded: on the CPU, or on an NVIDIA GPU (NVDEC), whose pictures stay in its memory."""
+"""Where videos and JPEGs are decoded: on the CPU, or on an NVIDIA GPU (NVDEC, nvJPEG), in whose memory they stay."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import av
@@ -16,6 +17,7 @@ from maskjet.media.orientation import UPRIGHT, read_orientation
 
 if TYPE_CHECKING:
     from maskjet.config import EngineConfig
+    from maskjet.media.nvjpeg import JPEGDecoder
 
 _CODECS = ("h264", "hevc", "vp8", "vp9")  # decoders of FFmpeg that hand work to NVDEC, of codecs that state every bit
 _FORMATS = ("yuv420p", "yuvj420p", "cuda")  # the last is all that is known once the GPU is to decode
@@ -25,7 +27,7 @@ _LEAST_TOGETHER = 1920 * 1080  # pixels of the frames of all streams; 16 cores d
 
 @dataclass(frozen=True)
 class Decoding:
-    """Where the videos of a stream are decoded."""
+    """Where the videos and images of a stream are decoded."""
 
     device: str = "cpu"
     """"cpu", or "cuda:N" for a GPU."""
@@ -33,6 +35,19 @@ class Decoding:
     """Whether the GPU decodes only videos that it decodes faster than the CPU."""
     streams: int = 1
     """Videos that are decoded side by side."""
+    takes_jpegs: bool = True
+    """Whether the GPU decodes JPEGs, too."""
+
+    def jpeg_decoder(self) -> JPEGDecoder:
+        """The GPU's decoder of JPEGs.
+
+        Raises:
+            UnsupportedError: The GPU has none, or its library can't be used.
+            MissingDependencyError: Its library is not installed.
+        """
+        from maskjet.media.nvjpeg import jpeg_decoder
+
+        return jpeg_decoder(self.device)
 
     def is_worth_it(self, width: int | None = None, height: int | None = None) -> bool:
         """Whether the GPU is to decode a video of this size in pixels; None if that is not known yet."""
@@ -78,11 +93,39 @@ ON_CPU = Decoding()
 
 
 def choose_decoding(config: EngineConfig, streams: int = 1) -> Decoding:
-    """Where a model decodes so many videos side by side; errors are those of `EngineConfig.resolve_device`."""
+    """Where a model decodes so many videos side by side, and JPEGs; raises as `EngineConfig.resolve_device`."""
     device = config.resolve_device()
     if config.decoder == "cpu" or device.type == "cpu":
         return ON_CPU
     return Decoding(str(device), config.decoder == "auto", streams)
+
+
+def choose_for_call(decoder: str, config: EngineConfig) -> Decoding:
+    """Where a call of `predict` decodes JPEGs, "cpu" or "cuda", the GPU of its model.
+
+    Raises:
+        InputError: It is neither.
+        UnsupportedError: The model is not on a GPU, or as `Decoding.jpeg_decoder`.
+        MissingDependencyError: As there.
+    """
+    if decoder == "cpu":
+        return ON_CPU
+    if decoder != "cuda":
+        raise InputError(f"decoder must be 'cpu' or 'cuda', got {decoder!r}.")
+    device = config.resolve_device()
+    if device.type == "cpu":
+        raise UnsupportedError("decoder='cuda' needs a model on a GPU; leave it out on a CPU.")
+    decoding = Decoding(str(device))
+    decoding.jpeg_decoder()
+    return decoding
+
+
+def name_nvjpeg() -> str:
+    """The name and version of nvJPEG, on which decoded pixels depend; "cpu" if it is not installed. No CUDA is used."""
+    try:
+        return f"nvJPEG {version('nvidia-nvjpeg')}"
+    except PackageNotFoundError:
+        return "cpu"
 
 
 def check_decoder(decoder: str | Decoding) -> Decoding:

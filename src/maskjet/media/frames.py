@@ -6,20 +6,26 @@ import glob
 import math
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from maskjet.errors import InputError, SourceError
 from maskjet.files import path_of_url
+from maskjet.media.ahead import Encoded, Loaded, is_encoded, load_ahead, read_encoded
 from maskjet.media.animations import check_size, is_animated
 from maskjet.media.containers import files_of, is_camera, is_stream, stream_named
 from maskjet.media.decoding import Decoding
 from maskjet.media.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of, mode_of_source
-from maskjet.media.images import to_image
+from maskjet.media.images import Image, to_image
 from maskjet.media.live import open_stream
-from maskjet.media.selection import EVERYTHING, BeyondEndError, Selection
+from maskjet.media.selection import BeyondEndError, Selection
 from maskjet.media.source import DEFAULT_OPENING, Frame, Opening, Source, UnopenedSource, check_opening
 from maskjet.media.videos import VideoSource
 
@@ -55,9 +61,9 @@ def open_source(
     Args:
         source: The path of an image or a video (an animated GIF or PNG is one); a folder, whose images are read in
             natural order (2 before 10) and whose videos and hidden files are ignored; a glob, whose files are joined; a
-            camera, by number or device file; an RTSP or HTTP URL; an image as an array, PIL image or tensor; an
-            iterable of these; an `UnopenedSource` of `maskjet.media.expansion.expand_sources`, which makes a source of
-            each video; or a `Source`, which is returned as is.
+            camera, by number or device file; an RTSP or HTTP URL; an image as an array, PIL image, tensor or a file's
+            content as `bytes`; an iterable of these; an `UnopenedSource` of `maskjet.media.expansion.expand_sources`,
+            which makes a source of each video; or a `Source`, which is returned as is.
         every: Distance between two frames given: 10 for one in ten. Cameras count frames as they arrive.
         start: First frame given, by index, or by time after the source's first frame: "12.5s", "1:02" or "1:02:03.5".
             Only a single video has times; a live source has no start.
@@ -65,9 +71,9 @@ def open_source(
         recursive: Whether a folder's sub-folders are read, too; see `maskjet.media.folders.list_folder`.
         reconnect_for: Seconds for which a live source that broke off, ended or gave nothing for 10 s is opened again,
             at growing intervals; `math.inf` for ever, 0 not at all. Items of a list are not opened again.
-        decoder: Where videos are decoded: "cpu"; "cuda" or "cuda:N", a GPU, which keeps the frames in its memory until
-            `Frame.image` is asked for; or the result of `Model.decoding`. Videos that the GPU can't decode go to the
-            CPU, and `Source.fallback` says why.
+        decoder: Where videos and JPEGs are decoded: "cpu"; "cuda" or "cuda:N", a GPU, which keeps the frames in its
+            memory until `Frame.image` is asked for; or the result of `Model.decoding`. Those that the GPU can't decode
+            go to the CPU, and `Source.fallback` says why.
         video_stream: Which of several video streams is read, by its number among these, as in FFmpeg's "v:1"; None for
             FFmpeg's choice: the one marked as default, then the one with the most bits. Covers are never read.
 
@@ -104,6 +110,14 @@ def split_sources(source: Any) -> list[Any]:
         if isinstance(item, Source) and any(item is other for other in source[:position]):
             raise InputError(f"source must be given once, {item.name!r} is given twice: open it twice.")
     return list(source)
+
+
+def open_images(source: Any, decoder: str | Decoding) -> Source | None:
+    """Open a folder, a glob or a list of several images; None for any other source; raises as `open_source`."""
+    if isinstance(source, list | tuple) or kind_of_source(source) in ("a folder", "a glob"):
+        source = open_source(source, decoder=decoder)
+    has_several = isinstance(source, Source) and source.kind == "list" and (source.length or 0) > 1
+    return source if has_several else None
 
 
 def kind_of_source(value: Any) -> str | None:
@@ -145,8 +159,8 @@ def open_with(source: Any, opening: Opening, name: str = "image") -> Source:
     if isinstance(source, str | os.PathLike):
         return _open_path(os.fspath(source), opening)
     if _is_image(source):
-        return ImageSource(source, name, selection)
-    if isinstance(source, Iterable) and not isinstance(source, bytes):
+        return ImageSource(source, name, opening)
+    if isinstance(source, Iterable):
         if isinstance(source, list | tuple):
             for item in source:
                 _check_named(item)
@@ -172,7 +186,7 @@ def _open_path(text: str, opening: Opening, *, recursive: bool = False, is_item:
         )
     if is_image_path(text):
         if is_item or not is_animated(Path(text)):
-            return ImageSource(Path(text), text, selection)
+            return ImageSource(Path(text), text, opening)
         check_size(Path(text))
     return VideoSource(text, selection, opening.decoding)
 
@@ -220,7 +234,9 @@ def _is_image(item: Any) -> bool:
     """Whether an item is one image: in memory, or a path with an image's suffix."""
     if isinstance(item, str | os.PathLike):
         return is_image_path(item)
-    return any(hasattr(item, name) for name in ("__dlpack__", "shape", "getexif"))  # nested tensors' shape raises
+    return isinstance(item, bytes) or any(
+        hasattr(item, name) for name in ("__dlpack__", "shape", "getexif")
+    )  # nested tensors' shape raises
 
 
 class ImageSource(Source):
@@ -229,7 +245,7 @@ class ImageSource(Source):
     Args:
         image: Path or image in memory, as `to_image` takes it.
         name: Path of the image, or its name in frames and messages.
-        selection: Frames to give; any without a start gives the image.
+        opening: Where JPEGs are decoded, and the frames to give; any without a start give the image.
 
     Raises:
         SourceError: The file can't be read.
@@ -239,23 +255,44 @@ class ImageSource(Source):
     kind = "image"
     length = 1
 
-    def __init__(self, image: Any, name: str, selection: Selection = EVERYTHING) -> None:
+    def __init__(self, image: Any, name: str, opening: Opening = DEFAULT_OPENING) -> None:
         super().__init__(name)
-        selection.check_length(name, 1)
-        self._image = to_image(image, name)
+        opening.selection.check_length(name, 1)
+        self._pixels: Image | torch.Tensor
+        if opening.decoding.device == "cpu" or not is_encoded(image):
+            self._pixels = to_image(image, name)
+        else:
+            (loaded,) = load_ahead([partial(read_encoded, image, name)], opening.decoding, self._fall_back)
+            if isinstance(loaded, InputError):
+                raise loaded
+            self._pixels = loaded
+            self.decoder = opening.decoding.device if isinstance(loaded, torch.Tensor) else "cpu"
         self.files = _files_of(image)
-        self.size_hw = (self._image.shape[0], self._image.shape[1])
+        self.size_hw = (self._pixels.shape[0], self._pixels.shape[1])
 
     def _read(self) -> Iterator[Frame]:
         self.frames_seen = 1
-        yield Frame(0, None, self._image, self.name, self.name)
+        yield Frame(0, None, self._pixels, self.name, self.name)
+
+
+class _NoFileError(SourceError):
+    """A path in a list that has an image's suffix is a folder, a glob or a URL."""
+
+
+def _read_ahead(item: Any, name: str) -> Encoded:
+    """Read an item of a list if it is an image's file."""
+    if isinstance(item, str | os.PathLike):
+        text = path_of_url(os.fspath(item))
+        if is_stream(text) or not stat.S_ISREG(mode_of_source(text) or 0):
+            raise _NoFileError(f"source must be a file, {text!r} is none.")
+    return read_encoded(item, name)
 
 
 class ListSource(Source):
     """Sources read one after another, each opened when its turn comes; their frames are numbered continuously.
 
     An item that can't be opened, or breaks off, counts as one bad frame. An animation counts as an image, its first.
-    Images that are left out by the selection are not read.
+    Images that are left out by the selection are not read. Image files of a list or tuple are read and decoded ahead.
 
     Args:
         items: Sources, each as `open_source` takes it.
@@ -286,23 +323,57 @@ class ListSource(Source):
         self.length = selection.count(self.length)
 
     def _read(self) -> Iterator[Frame]:
-        for position, item in enumerate(self._items):
-            within = self._selection.within(self.frames_seen, self._given)
-            if _is_image(item) and not within.has(0):
-                self.frames_seen += 1
-                continue
-            try:
-                yield from self._read_item(item, f"{self.name}[{position}]", within)
-            except BeyondEndError as error:
-                self.frames_seen += error.frames
-            except SourceError as error:
-                self._skip(str(error))
-            if self._given == self._selection.limit:
-                return
+        chosen = deque[int]()  # positions of the images that are ahead
+        with ExitStack() as stack:
+            ahead: Iterator[Loaded] = iter(())
+            for position, item in enumerate(self._items):
+                within = self._selection.within(self.frames_seen, self._given)
+                is_left_out = _is_image(item) and not within.has(0)
+                loaded: Loaded | None = None
+                if not chosen and not is_left_out and self._may_be_ahead(item):
+                    stack.close()
+                    images = load_ahead(self._choose(position, chosen), self._opening.decoding, self._fall_back)
+                    ahead = stack.enter_context(closing(images))
+                    loaded = next(ahead)
+                elif chosen and chosen[0] == position:
+                    loaded = next(ahead)
+                if loaded is not None:
+                    chosen.popleft()
+                if is_left_out:
+                    self.frames_seen += 1
+                    continue
+                try:
+                    yield from self._read_item(item, f"{self.name}[{position}]", within, loaded)
+                except BeyondEndError as error:
+                    self.frames_seen += error.frames
+                except SourceError as error:
+                    self._skip(str(error))
+                if self._given == self._selection.limit:
+                    return
         if not self._given and 0 < self.frames_seen <= self._selection.start:
             raise BeyondEndError(self.name, self._selection.shown_start, self.frames_seen)
 
-    def _read_item(self, item: Any, name: str, within: Selection) -> Iterator[Frame]:
+    def _may_be_ahead(self, item: Any) -> bool:
+        """Whether an item is an image's file; what is no list may wait for its next item."""
+        return isinstance(self._items, list | tuple) and is_encoded(item) and _is_image(item)
+
+    def _choose(self, first: int, chosen: deque[int]) -> Iterator[Callable[[], Encoded]]:
+        """Functions that read the images to give from a position on; those behind a glob are not foreseen exactly."""
+        assert isinstance(self._items, list | tuple)
+        given = self._given
+        for index, position in enumerate(range(first, len(self._items)), self.frames_seen):
+            item = self._items[position]
+            if not self._may_be_ahead(item) or given == self._selection.limit:
+                return
+            if self._selection.has(index):
+                given += 1
+                chosen.append(position)
+                yield partial(_read_ahead, item, f"{self.name}[{position}]")
+
+    def _read_item(self, item: Any, name: str, within: Selection, loaded: Loaded | None) -> Iterator[Frame]:
+        if loaded is not None and not isinstance(loaded, _NoFileError):
+            yield self._frame_of(loaded, name if isinstance(item, bytes) else path_of_url(os.fspath(item)))
+            return
         if isinstance(item, Source):
             source = item
         elif isinstance(item, str | os.PathLike) and _is_image(item):
@@ -314,6 +385,16 @@ class ListSource(Source):
         self.decoder = source.decoder
         with source:
             yield from self._number(source, frames)
+
+    def _frame_of(self, loaded: Loaded, name: str) -> Frame:
+        """The frame of an image that was read ahead; raises its error."""
+        if isinstance(loaded, InputError):
+            raise loaded
+        if isinstance(loaded, torch.Tensor):
+            self.decoder = self._opening.decoding.device
+        self._given += 1
+        self.frames_seen += 1
+        return Frame(self.frames_seen - 1, None, loaded, self.name, name)
 
     def _number(self, source: Source, frames: Iterator[Frame]) -> Iterator[Frame]:
         """The frames of one source, numbered on from the end of the previous one, as many as are still wanted."""
@@ -329,4 +410,5 @@ class ListSource(Source):
         finally:
             self.bad_frames += [(first + index, reason) for index, reason in source.bad_frames]
             self.frames_seen = first + source.frames_seen
-            self.fallback = self.fallback or source.fallback
+            if source.fallback is not None:
+                self._fall_back(source.fallback)

@@ -51,8 +51,8 @@ class SharesMemory(Protocol):
         """Export the memory."""
 
 
-ImageLike = Union["np.ndarray[Any, Any]", torch.Tensor, str, os.PathLike[str], "PILImage", SharesMemory]
-"""uint8 [H, W, 3] RGB array or tensor, floating tensor [3, H, W] in 0..1, path, or PIL image."""
+ImageLike = Union["np.ndarray[Any, Any]", torch.Tensor, str, os.PathLike[str], bytes, "PILImage", SharesMemory]
+"""uint8 [H, W, 3] RGB array or tensor, floating tensor [3, H, W] in 0..1, path or content of a file, or PIL image."""
 
 
 def to_image(value: Any, name: str) -> Image:
@@ -65,7 +65,8 @@ def to_image(value: Any, name: str) -> Image:
 
     Args:
         value: uint8 array or tensor [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]; floating tensor [3, H, W] in 0..1, see
-            `from_floats`; anything with `__dlpack__`, taken for a tensor; path or `file:` URL; or PIL image.
+            `from_floats`; anything with `__dlpack__`, taken for a tensor; path or `file:` URL; a whole file's content
+            as `bytes`; or PIL image.
         name: Name of the image in error messages.
 
     Returns:
@@ -76,7 +77,9 @@ def to_image(value: Any, name: str) -> Image:
         SourceError: The file can't be read; the message names it.
     """
     if isinstance(value, str | os.PathLike):
-        return read_image(_path_of(value, name))
+        return read_image(path_of_image(value, name))
+    if isinstance(value, bytes):
+        return decode_image(value, name)
     if isinstance(value, np.ndarray):
         return _from_array(value, name)
     if hasattr(value, "getexif"):
@@ -84,11 +87,11 @@ def to_image(value: Any, name: str) -> Image:
     value = as_tensor(value, name)
     if isinstance(value, torch.Tensor):
         return _from_array(value.detach().cpu().numpy(), name)
-    raise InputError(f"{name} must be an array, tensor, PIL image or path, got {type(value).__name__}.")
+    raise InputError(f"{name} must be an array, tensor, PIL image, path or bytes, got {type(value).__name__}.")
 
 
-def _path_of(value: str | os.PathLike[str], name: str) -> Path:
-    """The path of an image's file, which may be given as a `file:` URL.
+def path_of_image(value: str | os.PathLike[str], name: str) -> Path:
+    """The path of an image's file, which may be given as a `file:` URL; `name` is the image's in messages.
 
     Raises:
         InputError: It is another URL.
@@ -187,7 +190,7 @@ class ImageReference:
 
     def __init__(self, given: Any, position: int | None = None) -> None:
         is_path = isinstance(given, str | os.PathLike)
-        self.path = _path_of(given, "image").absolute() if is_path else None
+        self.path = path_of_image(given, "image").absolute() if is_path else None
         """Path of the image's file, if it has one."""
         self._given: Callable[[], Any] = lambda: None
         if not is_path:
@@ -221,7 +224,7 @@ def read_image(path: Path) -> Image:
     """
     name = repr(str(path))
     with translate_errors(SourceError, f"image must be decodable, {name} is not"):
-        return decode_image(_read_file(path), name)
+        return decode_image(read_file(path), name)
 
 
 def decode_image(data: bytes, name: str) -> Image:
@@ -296,7 +299,8 @@ def _shrink_jpeg(data: bytes) -> Image:
     return np.asarray(image)
 
 
-def _read_file(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
+    """Read a whole image file; raises SourceError if it can't be read, is no regular file, or is too large."""
     try:
         facts = path.stat()
         if not stat.S_ISREG(facts.st_mode):  # reading a FIFO might wait for ever

@@ -21,6 +21,8 @@ from maskjet.media.metering import Meter, SourceState
 from maskjet.media.selection import EVERYTHING, Selection, select_frames
 
 if TYPE_CHECKING:
+    import torch
+
     from maskjet.media.picture import Picture
 
 
@@ -40,8 +42,8 @@ class Frame:
     """Position in the source, from 0; frames that could not be decoded are counted, missing packets are not."""
     time_s: float | None
     """Presentation time in seconds; None if the source has no clock."""
-    pixels: NDArray[np.uint8] | Picture
-    """uint8 [H, W, 3], RGB; or the picture in GPU memory, where the decoder left it."""
+    pixels: NDArray[np.uint8] | torch.Tensor | Picture
+    """uint8 [H, W, 3], RGB, on the host, or as a tensor in GPU memory; or a video's picture there, as decoded."""
     source: str
     """Name of the source: the path or URL it was opened with, if any, a URL without user, password and the like."""
     name: str
@@ -58,8 +60,10 @@ class Frame:
         """
         if isinstance(self.pixels, np.ndarray):
             return self.pixels
+        import torch
+
         try:
-            return self.pixels.to_rgb()
+            return self.pixels.cpu().numpy() if isinstance(self.pixels, torch.Tensor) else self.pixels.to_rgb()
         except RuntimeError as error:
             raise device_error(f"frame {self.index} of {self.source!r}", self.index, error) from error
 
@@ -67,6 +71,10 @@ class Frame:
     def size_hw(self) -> tuple[int, int]:
         """(height, width) in pixels."""
         if isinstance(self.pixels, np.ndarray):
+            return self.pixels.shape[0], self.pixels.shape[1]
+        import torch
+
+        if isinstance(self.pixels, torch.Tensor):
             return self.pixels.shape[0], self.pixels.shape[1]
         return self.pixels.size_hw
 
@@ -97,8 +105,11 @@ class Source(ABC):
         bad_frames: One (index, reason) per frame that could not be decoded, and per gap where frames are missing: a gap
             has the next frame's index, and about how many are missing in the reason. Of a live source, the last 1,000.
         frames_dropped: Number of frames skipped because newer ones had arrived.
-        decoder: Where its video is decoded: "cpu", or "cuda:N", whose frames stay in GPU memory.
-        fallback: Why frames are decoded or converted on the CPU although the GPU was to do it; None if they are not.
+        decoder: Where its video, or the JPEGs among its images, are decoded: "cpu", or "cuda:N", whose frames stay in
+            GPU memory.
+        fallback: Why frames are decoded or converted on the CPU although the GPU was to do it, the first reason of
+            several; None if they are not.
+        on_fallback: Called by a list with the reason of each image or video that the CPU decodes though the GPU was to.
     """
 
     kind: ClassVar[Literal["image", "list", "video"]]
@@ -111,6 +122,7 @@ class Source(ABC):
     is_live: bool = False
     decoder: str = "cpu"
     fallback: str | None = None
+    on_fallback: Callable[[str], object] = staticmethod(lambda _: None)
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -165,6 +177,11 @@ class Source(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _fall_back(self, reason: str) -> None:
+        """Record why an image or video of a list is decoded on the CPU."""
+        self.fallback = self.fallback or reason
+        self.on_fallback(reason)
+
     def _skip(self, reason: str, count: int = 1) -> None:
         """Record frames that are left out, and why; none are counted where packets are missing."""
         self.bad_frames.append((self.frames_seen, reason))
@@ -180,7 +197,7 @@ class Opening:
     reconnect_for: float = math.inf
     """Seconds after which a live source that can't be opened again has ended; 0 to end when it breaks off."""
     decoding: Decoding = ON_CPU
-    """Where videos are decoded."""
+    """Where videos and JPEGs are decoded."""
 
 
 DEFAULT_OPENING = Opening()
