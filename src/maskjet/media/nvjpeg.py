@@ -147,7 +147,10 @@ class _State:
         """Decode a batch as `JPEGDecoder` does, and wait for it; None if nvJPEG refused it."""
         with on_device(self._device):
             stored = [self._empty(*image.size_hw) for image in images]
-            upright = [self._upright(image, pixels) for image, pixels in zip(images, stored, strict=True)]
+            upright = [
+                pixels if image.orientation == 1 else self._empty(*image.size_hw[:: -1 if image.orientation > 4 else 1])
+                for image, pixels in zip(images, stored, strict=True)
+            ]
             self._stream.wait_stream(torch.cuda.current_stream(self._device))  # which owns the memory
             try:
                 with self._stream:
@@ -162,13 +165,6 @@ class _State:
 
     def _empty(self, height: int, width: int) -> torch.Tensor:
         return torch.empty((height, width, 3), dtype=torch.uint8, device=self._device)
-
-    def _upright(self, image: PlainJPEG, stored: torch.Tensor) -> torch.Tensor:
-        """Memory for the upright image; that of the stored one if it is upright."""
-        height, width = image.size_hw
-        if image.orientation not in range(2, 9):
-            return stored
-        return self._empty(width, height) if image.orientation >= 5 else self._empty(height, width)
 
     def _submit(self, images: Sequence[PlainJPEG], targets: Sequence[torch.Tensor]) -> int:
         """Let nvJPEG decode a batch on the current stream; its status."""
@@ -194,8 +190,8 @@ class _State:
 
 
 def _turn(pixels: torch.Tensor, orientation: int) -> torch.Tensor:
-    """Turn an image upright, as `pillow_images.turn` does on the CPU; orientations are 2 to 8."""
-    turned = pixels.transpose(0, 1) if orientation >= 5 else pixels
+    """Turn an image upright, as `pillow_images.turn` does on the CPU."""
+    turned = pixels.transpose(0, 1) if orientation > 4 else pixels
     return turned.flip(_MIRRORED[orientation]) if orientation in _MIRRORED else turned
 
 

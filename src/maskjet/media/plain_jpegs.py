@@ -30,7 +30,7 @@ class PlainJPEG(NamedTuple):
     size_hw: tuple[int, int]
     """(height, width) in pixels as stored, before turning."""
     orientation: int
-    """How it is turned to be upright, as in EXIF; others than 2 to 8 are upright."""
+    """How it is turned to be upright, 1 to 8 as in EXIF."""
 
 
 _DAMAGED, _UNUSUAL = "cut off or damaged", "unusual tables or segments"
@@ -57,13 +57,14 @@ def check_jpeg(data: bytes) -> PlainJPEG | str:
         The JPEG, or in few words why the CPU must decode the file.
     """
     header = _Header()
-    if why := header.read(data) or header.why_not_plain():
-        return why
-    end = _find_end(np.frombuffer(data, dtype=np.uint8), header.start, *header.layout())
+    layout = header.read(data) or header.layout()
+    if isinstance(layout, str):
+        return layout
+    end = _find_end(np.frombuffer(data, dtype=np.uint8), header.start, *layout)
     if end < 0:
         return _FAULTS[end]
     orientation = stated_orientation(data) if header.is_described else 1
-    return PlainJPEG(data[:end], header.size_hw, orientation)
+    return PlainJPEG(data[:end], header.size_hw, orientation if orientation in range(2, 9) else 1)
 
 
 class _Header:
@@ -73,15 +74,12 @@ class _Header:
         self.start = 2
         """Position behind what was read; at the end, of the scan's first code."""
         self.frame = self.scan = b""
+        self.size_hw = (0, 0)
         self.interval = -1
         self.quantisers: set[int] = set()
         self.codes: dict[int, int] = {}
         """Positions of the tables of codes, by their kind (0 for DC, 0x10 for AC) and number."""
         self.is_jfif = self.has_other_colours = self.is_described = False
-
-    @property
-    def size_hw(self) -> tuple[int, int]:
-        return self.frame[1] << 8 | self.frame[2], self.frame[3] << 8 | self.frame[4]
 
     def read(self, data: bytes) -> str | None:
         """Read all segments up to the scan; returns why the CPU must decode the file, if that is known now.
@@ -99,24 +97,21 @@ class _Header:
                 return _DAMAGED
             body = data[start : self.start]
             if marker == 0xC0 and not self.frame and len(body) > 5:
-                self.frame = body
+                self.frame, self.size_hw = body, (body[1] << 8 | body[2], body[3] << 8 | body[4])
             elif marker == 0xDD and self.interval < 0 and len(body) == 2:
                 self.interval = body[0] << 8 | body[1]
             elif marker == 0xDA:
                 self.scan = body
                 return None
             elif 0xE0 <= marker <= 0xEF:
-                self._read_application(marker, body)
+                self.is_described |= marker == 0xE1  # by Exif or XMP
+                self.is_jfif |= marker == 0xE0 and body.startswith(b"JFIF\0") and len(body) >= 14
+                self.has_other_colours |= marker == 0xEE and body.startswith(b"Adobe") and body[11:12] != b"\1"
             elif marker in _CODINGS and marker != 0xC4:
                 return _CODINGS[marker]
             elif marker != 0xFE and not (marker in (0xC4, 0xDB) and self._read_tables(marker, start, body)):
                 return _UNUSUAL
         return _UNUSUAL
-
-    def _read_application(self, marker: int, body: bytes) -> None:
-        self.is_described |= marker == 0xE1  # by Exif or XMP
-        self.is_jfif |= marker == 0xE0 and body.startswith(b"JFIF\0") and len(body) >= 14
-        self.has_other_colours |= marker == 0xEE and body.startswith(b"Adobe") and body[11:12] != b"\1"
 
     def _read_tables(self, marker: int, position: int, body: bytes) -> bool:
         """Note a segment's tables of codes or quantisers; whether all are usual."""
@@ -137,17 +132,17 @@ class _Header:
             body = body[size:]
         return True
 
-    def why_not_plain(self) -> str | None:
-        """Why the CPU must decode an image of these headers."""
-        frame, scan = self.frame, self.scan
-        if not frame or not scan or len(frame) != 6 + 3 * frame[5] or frame[0] != 8:
+    def layout(self) -> str | tuple[int, int, int, int, tuple[int, int, int, int], tuple[int, int, int]]:
+        """The arguments of `_find_end` from `units` on, or why the CPU must decode an image of this header."""
+        frame, scan, (height, width) = self.frame, self.scan, self.size_hw
+        count = frame[5] if frame else 0
+        if not count or not scan or len(frame) != 6 + 3 * count or frame[0] != 8:
             return _DAMAGED
-        count = frame[5]
-        if min(self.size_hw) < _LEAST_SIDE:
+        if min(height, width) < _LEAST_SIDE:
             return "under 16 pixels"
-        if max(self.size_hw) > _MOST_SIDE:
+        if max(height, width) > _MOST_SIDE:
             return "over 16,384 pixels"
-        ids, tables = frame[6::3], scan[2:-3:2]
+        ids, chosen = frame[6::3], scan[2:-3:2]
         is_usual = ids == b"\1\2\3" or (self.is_jfif and len(set(ids)) == 3 and ids != b"RGB")
         if count != 1 and (count != 3 or not is_usual or self.has_other_colours):
             return "CMYK" if count == 4 else "not surely YCbCr"
@@ -155,25 +150,16 @@ class _Header:
             return "sampled otherwise than 4:4:4, 4:2:2, 4:2:0 or 4:4:0"
         if scan[0] != count:
             return "several scans"
-        has_all = all(kind >> 4 in self.codes and kind & 15 | 16 in self.codes for kind in tables)
         is_whole = len(scan) == 4 + 2 * count and scan[1:-3:2] == ids and scan[-3:] == b"\0\x3f\0"
-        return None if is_whole and has_all and self.quantisers.issuperset(frame[8::3]) else _UNUSUAL
-
-    def layout(self) -> tuple[int, int, int, int, tuple[int, int, int, int], tuple[int, int, int]]:
-        """The arguments of `_find_end` from `units` on."""
-        (height, width), across, down = self.size_hw, self.frame[7] >> 4, self.frame[7] & 15
+        has_codes = all(each >> 4 in self.codes and each & 15 | 0x10 in self.codes for each in chosen)
+        if not (is_whole and has_codes and self.quantisers.issuperset(frame[8::3])):
+            return _UNUSUAL
+        across, down = frame[7] >> 4, frame[7] & 15
         units = -(-width // (8 * across)) * -(-height // (8 * down))
-        position_of = self.codes.get
-        positions = position_of(0, 0), position_of(1, 0), position_of(0x10, 0), position_of(0x11, 0)
-        luma, blue, red = self.scan[2:-3:2] if self.frame[5] == 3 else self.scan[2:3] * 3
-        return (
-            units,
-            max(self.interval, 0),
-            across * down,
-            across * down + self.frame[5] - 1,
-            positions,
-            (luma, blue, red),
-        )
+        dc, other_dc, ac, other_ac = (self.codes.get(kind, 0) for kind in (0, 1, 0x10, 0x11))
+        luma, blue, red = chosen if count == 3 else chosen * 3
+        blocks = across * down, across * down + count - 1
+        return units, max(self.interval, 0), *blocks, (dc, other_dc, ac, other_ac), (luma, blue, red)
 
 
 @compiled("int32(int64, int64, boolean)")
@@ -278,10 +264,10 @@ def _find_end(
     Args:
         data: The file.
         start: Position of the first code.
-        units: The scan's smallest units, that is blocks of all components.
+        units: The smallest parts that have blocks of all components.
         interval: Units between two restart markers; 0 without them.
-        luma_blocks: Of a unit's blocks, those of the first component.
-        blocks: A unit's blocks.
+        luma_blocks: Blocks of the first component in a unit.
+        blocks: Blocks of all components in it.
         tables: Positions of two tables of codes for DC, two for AC, all within the file; 0 for none.
         chosen: The tables of each component, as in the scan's header.
 
