@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import cv2
 import numpy as np
@@ -18,19 +18,22 @@ import torch
 from PIL import Image as Pillow
 
 from benchmarks.image_files import WrittenSet
-from benchmarks.jpegs import GROUP, load_check, load_decoder
+from benchmarks.jpegs import GROUP, load_decoder
 from benchmarks.peers import rfdetr
 from benchmarks.peers.loading import load_module
 from maskjet.config import DEFAULT_THRESHOLD
 from maskjet.detections import Detections
 from maskjet.errors import MaskjetError, UnsupportedError, first_line
 from maskjet.media.images import read_image
+from maskjet.media.plain_jpegs import check_jpeg
 from maskjet.model import Model
 from maskjet.networks import Network
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity.pair import Pairing, pair
 from maskjet.timing import play
 
+JPEGsBy = Literal["cuda", "cpu"]
+"""What decodes JPEGs."""
 BATCH = 16
 """Images of a batch, and of a list given to `predict`."""
 DEPTH = 4
@@ -81,7 +84,7 @@ def check_stream(model: Model, images: WrittenSet, alone: Sequence[Detections]) 
     return True
 
 
-def our_ways(models: Mapping[str, Model], images: WrittenSet) -> dict[str, Way]:
+def our_ways(models: Mapping[JPEGsBy, Model], images: WrittenSet) -> dict[str, Way]:
     """Ways of maskjet, by name: over the folder, by paths one by one, and by lists of paths.
 
     Args:
@@ -92,8 +95,9 @@ def our_ways(models: Mapping[str, Model], images: WrittenSet) -> dict[str, Way]:
     ways: dict[str, Way] = {}
     for decoder, model in models.items():
         ways[f"stream, decoder {decoder}"] = partial(_stream, model, images)
-        ways[f"predict of a path, decoder {decoder}"] = partial(_repeat, model.predict, images.paths)
-        ways[f"predict of {BATCH} paths, decoder {decoder}"] = partial(_repeat, model.predict, lists, per_call=BATCH)
+        predict = partial(model.predict, decoder=decoder)
+        ways[f"predict of a path, decoder {decoder}"] = partial(_repeat, predict, images.paths)
+        ways[f"predict of {BATCH} paths, decoder {decoder}"] = partial(_repeat, predict, lists, per_call=len(lists[0]))
     return ways
 
 
@@ -151,12 +155,11 @@ def floors(model: Model, images: WrittenSet, notes: list[str]) -> dict[str, Way]
             cores, lambda each: cv2.imdecode(np.frombuffer(each, np.uint8), cv2.IMREAD_COLOR), data
         ),
     }
+    ways[f"check_jpeg, {cores} threads"] = _in_threads(cores, check_jpeg, data)
+    plain = [found for found in map(check_jpeg, data) if not isinstance(found, str)]
+    if len(plain) < len(data):
+        notes.append(f"{images.name}: {len(data) - len(plain)} of {len(data)} files are for the CPU's decoder")
     try:
-        check = load_check()
-        ways[f"check_jpeg, {cores} threads"] = _in_threads(cores, check, data)
-        plain = [found for found in map(check, data) if not isinstance(found, str)]
-        if len(plain) < len(data):
-            notes.append(f"{images.name}: {len(data) - len(plain)} of {len(data)} files are for the CPU's decoder")
         decode = load_decoder(device).decode
         groups = [plain[start : start + GROUP] for start in range(0, len(plain) - GROUP + 1, GROUP)] or [plain]
         name = f"the GPU's decoder, groups of {len(groups[0])}, {_DECODING} threads"

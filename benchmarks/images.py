@@ -29,17 +29,18 @@ from safetensors.torch import save_file
 from benchmarks.command import OnlyOption, ReportOption, check_names, start
 from benchmarks.image_files import LARGE, SMALL, ImageSet, WrittenSet, mean_bytes, write_set
 from benchmarks.image_report import Folder, ImageSpeed, ImagesReport, LongStream
-from benchmarks.image_ways import BATCH, Peers, Sample, Way, check_stream, floors, our_ways, stream_long
+from benchmarks.image_ways import BATCH, JPEGsBy, Peers, Sample, Way, check_stream, floors, our_ways, stream_long
 from benchmarks.jobs import link_images, local_crew, measure_job
 from benchmarks.planted import TINY, plant_network
 from benchmarks.reach_speed import gpu_mib
 from benchmarks.trend import Sampler
 from maskjet import measured, process
 from maskjet.cli.options import ModelOption, WeightsOption, print_result, with_config
-from maskjet.config import Decoder, EngineConfig
+from maskjet.config import EngineConfig
 from maskjet.errors import UnsupportedError, first_line
 from maskjet.jobs.segments import Settings
 from maskjet.machine import describe_machine
+from maskjet.media.decoding import name_nvjpeg
 from maskjet.model import Model, read_network
 from maskjet.networks import Network
 from maskjet.networks.rfdetr import RFDETR
@@ -103,8 +104,8 @@ def run(
         folder = Path(stack.enter_context(TemporaryDirectory()))
         written = [write_set(each, folder / each.name.replace(" ", "_")) for each in chosen]
         network = _plant(model, weights, written[0])
-        decoders: tuple[Decoder, ...] = ("cuda", "cpu") if device.type == "cuda" else ("cpu",)
-        models: dict[str, Model] = {
+        decoders: tuple[JPEGsBy, ...] = ("cuda", "cpu") if device.type == "cuda" else ("cpu",)
+        models = {
             name: stack.enter_context(Model(deepcopy(network), replace(config, decoder=name))) for name in decoders
         }
         measuring = _Measuring(path, model, models, chosen, written, runs, seconds, began + limit_s)
@@ -113,7 +114,9 @@ def run(
         for images in written if {"ways", "floors"} & set(wanted) else ():
             measuring.measure_ways(images, has_ours="ways" in wanted, has_floors="floors" in wanted)
         if "job" in wanted:
-            settings = Settings(model, _save_weights(network, model, weights, folder), config=config)
+            saved = _save_weights(network, model, weights, folder)
+            jpegs = name_nvjpeg() if device.type == "cuda" else "cpu"  # as `maskjet job` chooses
+            settings = Settings(model, saved, config=config, jpeg_decoder=jpegs)
             measuring.measure_job(settings, folder, job_images)
         if "long" in wanted:
             measuring.measure_long(long_images)
@@ -146,7 +149,7 @@ class _Measuring:
         self,
         path: Path | None,
         name: str,
-        models: Mapping[str, Model],
+        models: Mapping[JPEGsBy, Model],
         chosen: Sequence[ImageSet],
         written: Sequence[WrittenSet],
         runs: int,
@@ -207,7 +210,7 @@ class _Measuring:
         one = "cuda:0" if self._device.type == "cuda" else "cpu"
         crews = [one, "cuda:0,cuda:1"] if one != "cpu" and torch.cuda.device_count() > 1 else [one]
         for crew in crews:
-            name = f"job over {count:,} on {crew}"
+            name = f"job over {count:,} on {crew}, JPEGs by {settings.jpeg_decoder}"
             out = folder / f"out-{crew}"
             speed = self._try(name, partial(_time_job, self._written[0].name, name, tree, out, settings, crew))
             if speed is not None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ import typer
 
 from benchmarks.command import OnlyOption, ReportOption, SizeOption, check_names, start
 from benchmarks.jpeg_kinds import DAMAGED, Image, JPEGFile, encode, make_files
-from benchmarks.peers.loading import load_module
 from maskjet import measured, traffic
 from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_result, with_config
 from maskjet.config import EngineConfig
@@ -30,6 +29,8 @@ from maskjet.detections import coco_annotations
 from maskjet.errors import MaskjetError, SourceError, UnsupportedError, first_line
 from maskjet.machine import describe_machine
 from maskjet.media.images import decode_image
+from maskjet.media.nvjpeg import JPEGDecoder, jpeg_decoder
+from maskjet.media.plain_jpegs import PlainJPEG, check_jpeg
 from maskjet.model import Model, read_network
 from maskjet.parity import FIRST_SEED, THRESHOLD, coco
 from maskjet.parity.images import Traffic
@@ -140,18 +141,8 @@ def _as_row(m: KindLikeness) -> tuple[str, ...]:
     return (m.kind, str(m.files), str(m.on_gpu), str(m.equal_files), share, largest, str(m.unstable), reasons)
 
 
-def load_check() -> Callable[[bytes], Any]:
-    """The product's `check_jpeg`: a PlainJPEG, or the reason why the CPU must decode a file.
-
-    Raises:
-        UnsupportedError: This version of maskjet has none.
-    """
-    check: Callable[[bytes], Any] = load_module("maskjet.media.plain_jpegs", "maskjet[gpu]").check_jpeg
-    return check
-
-
-def load_decoder(device: torch.device) -> Any:
-    """The product's `JPEGDecoder` of a GPU.
+def load_decoder(device: torch.device) -> JPEGDecoder:
+    """The decoder of a GPU.
 
     Raises:
         UnsupportedError: There is no GPU, or none that decodes JPEGs.
@@ -159,7 +150,7 @@ def load_decoder(device: torch.device) -> Any:
     """
     if device.type != "cuda":
         raise UnsupportedError(f"JPEGs are decoded by NVIDIA GPUs, the device is {device}.")
-    return load_module("maskjet.media.nvjpeg", "maskjet[gpu]").jpeg_decoder(str(device))
+    return jpeg_decoder(str(device))
 
 
 def run(
@@ -211,25 +202,21 @@ def compare_bytes(files: Sequence[JPEGFile], device: torch.device, notes: list[s
     Returns:
         One result per kind, and last that of all files but damaged ones, on whose pixels decoders need not agree.
     """
-    try:
-        check = load_check()
-    except MaskjetError as error:
-        notes.append(f"bytes left out: {first_line(error)}")
-        return []
-    checked = [check(each.data) for each in files]
+    checked = [check_jpeg(each.data) for each in files]
+    plain = {number: found for number, found in enumerate(checked) if not isinstance(found, str)}
     decoded: dict[int, tuple[torch.Tensor | None, torch.Tensor | None]] = {}
-    plain = [number for number, found in enumerate(checked) if not isinstance(found, str)]
     try:
         decoder = load_decoder(device)
     except MaskjetError as error:
         notes.append(f"decoding on the GPU left out: {first_line(error)}")
     else:
-        decoded = _decode_twice(decoder, {number: checked[number] for number in plain})
+        decoded = _decode_twice(decoder, plain)
     kinds = {each.kind: KindLikeness(each.kind) for each in files}
     total = KindLikeness("all but damaged")
     tallies: dict[str, list[int]] = {name: [] for name in (*kinds, total.kind)}  # bytes, and equal ones, in turn
     for number, file in enumerate(files):
-        reason = checked[number] if isinstance(checked[number], str) else None
+        found = checked[number]
+        reason = found if isinstance(found, str) else None
         if reason is None and decoded and decoded[number][0] is None:
             reason = "refused by the GPU"
         for likeness in (kinds[file.kind], *([] if file.kind.startswith(DAMAGED) else [total])):
@@ -240,7 +227,9 @@ def compare_bytes(files: Sequence[JPEGFile], device: torch.device, notes: list[s
     return [*kinds.values(), total]
 
 
-def _decode_twice(decoder: Any, plain: Mapping[int, Any]) -> dict[int, tuple[torch.Tensor | None, torch.Tensor | None]]:
+def _decode_twice(
+    decoder: JPEGDecoder, plain: Mapping[int, PlainJPEG]
+) -> dict[int, tuple[torch.Tensor | None, torch.Tensor | None]]:
     """Decode files in groups, then once more in another order; pixels on the host, None where the GPU refuses."""
     orders = [list(plain), list(plain)]
     random.Random(0).shuffle(orders[1])
@@ -302,13 +291,15 @@ def compare_detections(model: str, weights: Path | None, config: EngineConfig, s
     """
     if config.resolve_device().type != "cuda":
         raise UnsupportedError("JPEGs are decoded by NVIDIA GPUs, there is none.")
-    return compare_decoders(model, weights, {name: replace(config, decoder=name) for name in ("cpu", "cuda")}, streets)
+    return compare_ways(model, weights, {"cpu": (config, "cpu"), "cuda": (config, "cuda")}, streets)
 
 
-def compare_decoders(
-    model: str, weights: Path | None, configs: Mapping[str, EngineConfig], streets: Traffic
-) -> Likeness:
-    """Compare the detections of two configurations, the first of which is the expected one."""
+Way = tuple[EngineConfig, Literal["cpu", "cuda"]]
+"""How a model runs, and what decodes its JPEGs."""
+
+
+def compare_ways(model: str, weights: Path | None, ways: Mapping[str, Way], streets: Traffic) -> Likeness:
+    """Compare the detections of two ways, the first of which is the expected one."""
     truth = streets.truth()
     by_name = {category["name"]: category["id"] for category in truth["categories"]}
     found = {}
@@ -317,12 +308,12 @@ def compare_decoders(
         for number, (_, image) in enumerate(streets.read()):
             paths.append(Path(folder) / f"{number:06}.jpg")
             paths[-1].write_bytes(encode(image, _QUALITIES[number % len(_QUALITIES)]))
-        for name, config in configs.items():
+        for name, (config, decoder) in ways.items():
             with Model(read_network(model, weights), replace(config, batch=_BATCH)) as ours:
                 found[name] = [
                     each
                     for begin in range(0, len(paths), _BATCH)
-                    for each in ours.predict(paths[begin : begin + _BATCH], threshold=THRESHOLD)
+                    for each in ours.predict(paths[begin : begin + _BATCH], threshold=THRESHOLD, decoder=decoder)
                 ]
     expected, actual = found.values()
     pairing = Pairing()
@@ -337,7 +328,7 @@ def compare_decoders(
         for name, images in found.items()
     }
     precision = coco.evaluate(truth, results, resamples=0).measurements
-    expected_name, actual_name = configs
+    expected_name, actual_name = ways
     return Likeness(
         model=model,
         images=len(expected),

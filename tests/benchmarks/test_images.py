@@ -50,7 +50,7 @@ def test_all_is_measured_and_noted(run, tmp_path):
     for name in SMALL:
         ways = {m.way: m for m in found.measurements if m.images == name}
         assert set(ours) < set(ways)
-        assert {"reading", "OpenCV's decoder", "engine"} <= {way.partition(",")[0] for way in ways}
+        assert {"reading", "OpenCV's decoder", "check_jpeg", "engine"} <= {way.partition(",")[0] for way in ways}
         assert all(m.images_per_s > 0 and len(m.runs) == 2 and m.cpu_cores > 0 for m in ways.values())
         assert 0 < ways[ours[1]].p50_ms <= ways[ours[1]].p99_ms
         assert ways[ours[0]].p50_ms is None
@@ -58,7 +58,9 @@ def test_all_is_measured_and_noted(run, tmp_path):
     assert (long.decoder, long.images, long.gpu_mib) == ("cpu", 64, None)
     assert 0 < long.rss_mib.end <= long.rss_mib.most
     notes = "\n".join(found.notes)
-    assert "job over 6 on cpu left out: UnsupportedError: a job's workers load a model by its name." in notes
+    assert (
+        "job over 6 on cpu, JPEGs by cpu left out: UnsupportedError: a job's workers load a model by its name." in notes
+    )
     assert "few: rfdetr: PIL, predict left out: UnsupportedError: the peers run rf-detr-seg-nano only" in notes
     assert "sizes: torchvision decode_jpeg on the GPU alone left out: UnsupportedError: nvJPEG needs a GPU" in notes
     assert "64 images, decoder cpu" in str(found)
@@ -93,7 +95,7 @@ def test_a_stream_in_another_order_is_an_error(tmp_path, network):
 def test_files_for_the_cpu_are_no_part_of_the_gpus_floor(tmp_path, monkeypatch, network):
     written, notes, seen = write_set(ImageSet("some", [(64, 80)], 40, 3_000), tmp_path / "some"), [], []
     first = written.paths[0].read_bytes()
-    monkeypatch.setattr(image_ways, "load_check", lambda: lambda data: "progressive" if data == first else data)
+    monkeypatch.setattr(image_ways, "check_jpeg", lambda data: "progressive" if data == first else data)
     monkeypatch.setattr(image_ways, "load_decoder", lambda _: SimpleNamespace(decode=seen.append))
     with images.Model(network, EngineConfig(device="cpu", batch=16)) as model:
         ways = image_ways.floors(model, written, notes)

@@ -70,7 +70,7 @@ def compare(monkeypatch):
         return SimpleNamespace(data=data) if len(data) > 1_000 else "cut off or damaged"
 
     good = encode(traffic.sample(seed=3, size_hw=(96, 160)).image, 90)
-    monkeypatch.setattr(jpegs, "load_check", lambda: check)
+    monkeypatch.setattr(jpegs, "check_jpeg", check)
 
     def run(decoder, *more):
         monkeypatch.setattr(jpegs, "load_decoder", lambda _: decoder)
@@ -128,13 +128,13 @@ def test_without_a_gpu_all_is_noted(tmp_path):
 @pytest.mark.usefixtures("two_threads")
 def test_detections_are_paired_and_scored():
     pytest.importorskip("faster_coco_eval")
-    one, other = (EngineConfig(device="cpu", resample=name) for name in ("bilinear", "cv2"))
+    one, other = ((EngineConfig(device="cpu", resample=name), "cpu") for name in ("bilinear", "cv2"))
     streets = Traffic(3, (176, 312), 20_000_000)
-    same = jpegs.compare_decoders("demo", None, {"one": one, "again": one}, streets)
+    same = jpegs.compare_ways("demo", None, {"one": one, "again": one}, streets)
     assert (same.images, same.paired, same.paired_sure, same.equal_masks) == (3, 1, 1, 1)
     assert same.delta_ap == {"bbox": 0, "segm": 0}
     assert 0.3 < same.ap["segm"] < 1
-    differs = jpegs.compare_decoders("demo", None, {"one": one, "other": other}, streets)
+    differs = jpegs.compare_ways("demo", None, {"one": one, "other": other}, streets)
     assert differs.paired < differs.paired_sure <= 1
     assert differs.equal_masks < 1
     assert "demo on 3 streets of 312 × 176" in str(differs)
