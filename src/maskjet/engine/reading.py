@@ -55,6 +55,7 @@ class Readers:
         self._is_closed = False
         self._low = room // 2  # frames left when reading resumes: waking a thread costs more than reading a frame
         self._first = 0  # the queue to take from next
+        self._wanted = 1  # frames of the last batch that was asked for
         self._queues = [_Queue(number, self._lock) for number in range(len(sources))]
         self._threads = [
             threading.Thread(target=self._read, args=(queue, source), name="maskjet-decode", daemon=True)
@@ -75,6 +76,7 @@ class Readers:
             The frames; empty if none is ready, too few are, all sources have ended, or `stop` is set.
         """
         with self._lock:
+            self._wanted = most
             while waits and not self._stop.is_set() and not self._has_batch(most):
                 if not any(queue.is_reading for queue in self._queues):
                     break
@@ -105,9 +107,10 @@ class Readers:
         if not self._whole_batches:
             return any(queue.frames for queue in self._queues)
         (queue,) = self._queues
-        kinds = [self._kind_of(frame) for frame in queue.frames]
-        is_ended = any(kind != kinds[0] for kind in kinds) or not queue.is_reading
-        return bool(kinds) and (is_ended or len(kinds) >= most)
+        if not queue.frames or len(queue.frames) >= most or not queue.is_reading:
+            return bool(queue.frames)
+        first = self._kind_of(queue.frames[0])
+        return any(self._kind_of(frame) != first for frame in queue.frames)
 
     def _is_full(self, most: int) -> bool:
         """Whether a batch is ready, or as many frames as the queues can hold."""
@@ -185,7 +188,8 @@ class Readers:
                 queue.has_room.wait()
             queue.is_waiting = False
             queue.frames.append(frame)
-            self._arrived.notify_all()
+            if not self._whole_batches or self._has_batch(self._wanted):  # waking a thread takes as long as the rest
+                self._arrived.notify_all()
             return not self._is_closed
 
 

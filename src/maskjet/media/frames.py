@@ -281,11 +281,14 @@ class _NoFileError(SourceError):
 
 def _read_ahead(item: Any, name: str) -> Encoded:
     """Read an item of a list if it is an image's file."""
-    if isinstance(item, str | os.PathLike):
-        text = path_of_url(os.fspath(item))
-        if is_stream(text) or not stat.S_ISREG(mode_of_source(text) or 0):
-            raise _NoFileError(f"source must be a file, {text!r} is none.")
-    return read_encoded(item, name)
+    try:
+        return read_encoded(item, name)
+    except InputError as error:
+        if not isinstance(item, bytes):
+            text = path_of_url(os.fspath(item))
+            if is_stream(text) or not stat.S_ISREG(mode_of_source(text) or 0):
+                raise _NoFileError(f"source must be a file, {text!r} is none.") from error
+        raise
 
 
 class ListSource(Source):
@@ -327,8 +330,7 @@ class ListSource(Source):
         with ExitStack() as stack:
             ahead: Iterator[Loaded] = iter(())
             for position, item in enumerate(self._items):
-                within = self._selection.within(self.frames_seen, self._given)
-                is_left_out = _is_image(item) and not within.has(0)
+                is_left_out = not self._is_wanted() and _is_image(item)
                 loaded: Loaded | None = None
                 if not chosen and not is_left_out and self._may_be_ahead(item):
                     stack.close()
@@ -343,7 +345,10 @@ class ListSource(Source):
                     self.frames_seen += 1
                     continue
                 try:
-                    yield from self._read_item(item, f"{self.name}[{position}]", within, loaded)
+                    if loaded is None or isinstance(loaded, _NoFileError):
+                        yield from self._read_item(item, position)
+                    else:
+                        yield self._frame_of(loaded, item, position)
                 except BeyondEndError as error:
                     self.frames_seen += error.frames
                 except SourceError as error:
@@ -352,6 +357,14 @@ class ListSource(Source):
                     return
         if not self._given and 0 < self.frames_seen <= self._selection.start:
             raise BeyondEndError(self.name, self._selection.shown_start, self.frames_seen)
+
+    def _is_wanted(self) -> bool:
+        """Whether the next frame is to be given."""
+        return self._selection.is_everything or self._selection.within(self.frames_seen, self._given).has(0)
+
+    def _name_of(self, position: int) -> str:
+        """The name of an item in memory."""
+        return f"{self.name}[{position}]"
 
     def _may_be_ahead(self, item: Any) -> bool:
         """Whether an item is an image's file; what is no list may wait for its next item."""
@@ -368,28 +381,27 @@ class ListSource(Source):
             if self._selection.has(index):
                 given += 1
                 chosen.append(position)
-                yield partial(_read_ahead, item, f"{self.name}[{position}]")
+                yield partial(_read_ahead, item, self._name_of(position))
 
-    def _read_item(self, item: Any, name: str, within: Selection, loaded: Loaded | None) -> Iterator[Frame]:
-        if loaded is not None and not isinstance(loaded, _NoFileError):
-            yield self._frame_of(loaded, name if isinstance(item, bytes) else path_of_url(os.fspath(item)))
-            return
+    def _read_item(self, item: Any, position: int) -> Iterator[Frame]:
+        opening = replace(self._opening, selection=self._selection.within(self.frames_seen, self._given))
         if isinstance(item, Source):
             source = item
         elif isinstance(item, str | os.PathLike) and _is_image(item):
-            source = _open_path(os.fspath(item), replace(self._opening, selection=within), is_item=True)
+            source = _open_path(os.fspath(item), opening, is_item=True)
         else:
-            source = open_with(item, replace(self._opening, selection=within), name)
+            source = open_with(item, opening, self._name_of(position))
         frames = iter(source)  # raises if another reads it, before it is closed below
         self.picture_format = self.picture_format or source.picture_format
         self.decoder = source.decoder
         with source:
             yield from self._number(source, frames)
 
-    def _frame_of(self, loaded: Loaded, name: str) -> Frame:
+    def _frame_of(self, loaded: Loaded, item: Any, position: int) -> Frame:
         """The frame of an image that was read ahead; raises its error."""
         if isinstance(loaded, InputError):
             raise loaded
+        name = self._name_of(position) if isinstance(item, bytes) else path_of_url(os.fspath(item))
         if isinstance(loaded, torch.Tensor):
             self.decoder = self._opening.decoding.device
         self._given += 1

@@ -302,13 +302,21 @@ def _shrink_jpeg(data: bytes) -> Image:
 def read_file(path: Path) -> bytes:
     """Read a whole image file; raises SourceError if it can't be read, is no regular file, or is too large."""
     try:
-        facts = path.stat()
-        if not stat.S_ISREG(facts.st_mode):  # reading a FIFO might wait for ever
-            raise SourceError(f"image must be a readable file, {str(path)!r} is a folder, FIFO, socket or device.")
-        limits.check("image_bytes", facts.st_size, f"{str(path)!r} has", SourceError)
-        return path.read_bytes()
+        # Each call lets go of the interpreter's lock and must get it back among threads that decode: Path's make ten.
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a FIFO might wait for ever
+        try:
+            facts = os.fstat(file)
+            if not stat.S_ISREG(facts.st_mode):
+                raise SourceError(f"image must be a readable file, {str(path)!r} is a folder, FIFO, socket or device.")
+            limits.check("image_bytes", facts.st_size, f"{str(path)!r} has", SourceError)
+            data = os.read(file, facts.st_size)
+            while len(data) < facts.st_size and (more := os.read(file, facts.st_size - len(data))):
+                data += more
+        finally:
+            os.close(file)
     except OSError as error:
         raise SourceError(f"image must be a readable file, {str(path)!r} is not: {explain(error)}.") from error
+    return data
 
 
 _quiet = threading.Lock()
