@@ -2,13 +2,16 @@
 
 import json
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pyarrow
 import pytest
 
 from maskjet import __version__
+from maskjet import devices as machines
+from maskjet.cli import job
+from maskjet.config import EngineConfig
 from maskjet.errors import CheckpointError, DeviceError, MaskjetError, OutputError, UnsupportedError
 from maskjet.jobs import ray as jobs_ray
 from maskjet.jobs import work, worker
@@ -16,6 +19,8 @@ from maskjet.jobs.folders import open_folder
 from maskjet.jobs.markers import TRIES, Markers, under_way
 from maskjet.jobs.segments import Settings, digest
 from maskjet.jobs.work import Outcome, Worker, error_answer, parse_answer
+from maskjet.media import decoding
+from maskjet.media.decoding import Decoding
 from tests.jobs.making import SETTINGS, made_up, table_of
 from tests.waiting import until
 
@@ -54,6 +59,36 @@ def working(any_out, monkeypatch):
         return made
 
     return make
+
+
+def test_what_decodes_jpegs_names_parts_of_images_and_is_the_same_everywhere(working, monkeypatch):
+    settings = [Settings(jpeg_decoder=each) for each in ("cpu", "nvJPEG 13.0", "nvJPEG 13.1")]
+    for segment, names in ((replace(SEGMENT, is_video=False), 3), (SEGMENT, 1)):
+        assert len({digest(segment, each.identity(None)) for each in settings}) == names
+    assert settings[0].identity(None) == SETTINGS  # as before there were others
+    made = working()
+    made.orders["settings"] = settings[1].as_dict()
+    with pytest.raises(UnsupportedError, match=r"JPEGs must be decoded alike, by nvJPEG 13.0 on all nodes, got cpu"):
+        Worker(made.orders)
+    monkeypatch.setattr(work, "choose_decoding", lambda *_: Decoding("cuda:0"))
+    made.orders["settings"] = settings[0].as_dict()
+    assert Worker(made.orders)._decoding == Decoding("cuda:0", takes_jpegs=False)
+
+
+@pytest.mark.parametrize(
+    ("ray", "devices", "decoder", "expected"),
+    [
+        (None, "cuda:0,cuda:1", "auto", "nvJPEG 13.0"),
+        (None, "cuda:0,cpu", "auto", "cpu"),
+        (None, "cuda:0", "cpu", "cpu"),
+        ("auto", None, "auto", "cpu"),
+        ("auto", None, "cuda", "nvJPEG 13.0"),
+    ],
+)
+def test_a_command_chooses_what_decodes_jpegs(ray, devices, decoder, expected, monkeypatch):
+    monkeypatch.setattr(machines, "choose", lambda names, _: machines.place(names.split(","), {}, cores=2))
+    monkeypatch.setattr(decoding, "version", lambda _: "13.0")
+    assert job._jpeg_decoder(ray, devices, EngineConfig(decoder=decoder)) == expected
 
 
 def test_a_segment_is_done_once(working):
