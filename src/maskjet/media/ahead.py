@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _MOST_THREADS = 64
 _MOST_TOGETHER = 32  # JPEGs that the GPU decodes at a time
 _GROUPS = 2  # of these: one is decoded while the next one is submitted
+_ROUNDS = 2  # of tasks that wait for each thread, if there is work for all
 _BUDGET = 2**28  # bytes of a process's images ahead, as files and decoded: 90 of 720p
 
 Loaded = Image | torch.Tensor | InputError
@@ -135,13 +137,16 @@ class _Look(NamedTuple):
 class _Loading:
     """An image on its way."""
 
-    look: Future[_Look]
+    looks: Future[list[_Look | Exception]]
+    """The first look at several images, or why there is none."""
+    number: int
+    """Its position among them."""
+    look: _Look | Exception | None = None
+    """That of this image, once it was taken."""
     decoded: Future[Any] | None = None
     """The image, or the list of all that the GPU decodes together; None if that has not begun."""
     place: int | None = None
     """Position among those that the GPU decodes together; None if the CPU decodes it."""
-    nbytes: int = 0
-    """Bytes that it holds."""
 
 
 class _Ahead:
@@ -157,7 +162,7 @@ class _Ahead:
             except MaskjetError as error:
                 self._why_cpu = first_line(error)
         self._window = self._workers.count  # most files ahead: grows, as sizes of files are not known beforehand
-        self._widest = max(4 * self._window, 0 if self._jpegs is None else 2 * _MOST_TOGETHER)
+        self._widest = max((4 if self._jpegs is None else 8) * self._window, 2 * _MOST_TOGETHER)
         self._images: deque[_Loading] = deque()
         self._unseen: deque[_Loading] = deque()  # those whose look was not taken yet, the last ones
         self._waiting: deque[_Loading] = deque()  # those that wait for the GPU
@@ -166,36 +171,43 @@ class _Ahead:
 
     def fill(self, rest: Iterator[Callable[[], Encoded]]) -> bool:
         """Begin to read more files; returns whether there is an image to take."""
-        while len(self._images) < self._window and (not self._images or self._workers.held <= _BUDGET):
-            read = next(rest, None)
-            if read is None:
+        # Handing out a file takes as long as looking at its header: later on several are handed out together.
+        together = max(self._window // (_ROUNDS * self._workers.count), 1) if self._jpegs else 1
+        while len(self._images) + together <= self._window and (not self._images or self._workers.held <= _BUDGET):
+            reads = list(islice(rest, together))
+            if not reads:
                 break
-            image = _Loading(self._workers.threads.submit(_look, read, self._jpegs, self._why_cpu))
-            self._images.append(image)
-            self._unseen.append(image)
+            looks = self._workers.threads.submit(_look_at, reads, self._jpegs, self._why_cpu)
+            images = [_Loading(looks, number) for number in range(len(reads))]
+            self._images += images
+            self._unseen += images
         return bool(self._images)
 
     def take(self) -> Loaded:
         """Wait for the next image; raises as `load_ahead`."""
         image = self._images[0]
-        image.look.exception()  # waits
-        self._decode()
-        assert image.decoded is not None  # nothing is before it
-        loaded = self._finish(image, image.decoded)
+        if image.decoded is None:
+            image.looks.exception()  # waits
+            self._decode()
+        loaded = self._finish(image)
         self._images.popleft()
-        self._workers.hold(-image.nbytes)
+        self._workers.hold(-_bytes_of(image))
         self._count += 1
         self._window = min(self._window + 1, self._widest)
         self._decode()  # the GPU may be idle
         return loaded
 
-    def _finish(self, image: _Loading, decoded: Future[Any]) -> Loaded:
+    def _finish(self, image: _Loading) -> Loaded:
+        look = image.look
         try:
-            loaded = decoded.result()
-            look = image.look.result()
+            if isinstance(look, Exception):
+                raise look
+            assert look is not None  # nothing is before it
+            assert image.decoded is not None
+            loaded = image.decoded.result()
             if image.place is not None:
                 loaded = loaded[image.place]
-            fallback = look.fallback if image.place is None or loaded is not None else "the GPU refused it"
+            fallback = look.fallback if loaded is not None else "the GPU refused it"
             if fallback is not None:
                 self._on_fallback(fallback)
             return decode_image(*look.encoded) if loaded is None else loaded
@@ -208,50 +220,75 @@ class _Ahead:
 
     def _decode(self) -> None:
         """Begin to decode what has been read, in order, within the budget; the first image at any rate."""
-        while self._unseen and self._unseen[0].look.done():
+        while self._unseen and self._unseen[0].looks.done():
             image = self._unseen[0]
-            if image.look.exception() is not None:
-                image.decoded = image.look
-            else:
-                look = image.look.result()
+            look = image.looks.result()[image.number]
+            if not isinstance(look, Exception):
                 if image is not self._images[0] and self._workers.held + look.nbytes > _BUDGET:
                     break
-                image.nbytes = look.nbytes
                 self._workers.hold(look.nbytes)
                 if look.plain is None:
                     image.decoded = self._workers.threads.submit(decode_image, *look.encoded)
                 else:
                     self._waiting.append(image)
+            image.look = look
             self._unseen.popleft()
-        self._groups = [group for group in self._groups if not group.done()]
-        if self._waiting and self._jpegs is not None and len(self._groups) < _GROUPS:
-            images = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_TOGETHER))]
-            group = self._workers.threads.submit(self._jpegs.decode, [image.look.result().plain for image in images])
-            self._groups.append(group)
-            for place, image in enumerate(images):
-                image.decoded, image.place = group, place
+        if self._waiting and self._jpegs is not None:
+            self._groups = [group for group in self._groups if not group.done()]
+            if len(self._groups) < _GROUPS:
+                images = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_TOGETHER))]
+                group = self._workers.threads.submit(self._jpegs.decode, list(map(_plain_of, images)))
+                self._groups.append(group)
+                for place, image in enumerate(images):
+                    image.decoded, image.place = group, place
 
     def cancel(self) -> None:
         """Leave what has not begun."""
         for image in self._images:
-            image.look.cancel()
+            image.looks.cancel()
             if image.decoded is not None:
                 image.decoded.cancel()
-            self._workers.hold(-image.nbytes)
+            self._workers.hold(-_bytes_of(image))
         self._images.clear()
+
+
+def _bytes_of(image: _Loading) -> int:
+    """The bytes that an image holds."""
+    return image.look.nbytes if isinstance(image.look, _Look) else 0
+
+
+def _plain_of(image: _Loading) -> PlainJPEG:
+    assert isinstance(image.look, _Look)
+    assert image.look.plain is not None
+    return image.look.plain
+
+
+def _look_at(
+    reads: Sequence[Callable[[], Encoded]], jpegs: JPEGDecoder | None, why_cpu: str | None
+) -> list[_Look | Exception]:
+    """Look at several images, each or its error."""
+    looks: list[_Look | Exception] = []
+    for read in reads:
+        try:
+            looks.append(_look(read, jpegs, why_cpu))
+        except Exception as error:
+            looks.append(error)
+    return looks
 
 
 def _look(read: Callable[[], Encoded], jpegs: JPEGDecoder | None, why_cpu: str | None) -> _Look:
     """Read an image's file, and choose who decodes it."""
     encoded = read()
-    data = encoded.data
-    plain, fallback, size_hw = None, None, stated_size_hw(data)
-    pixels = 0 if size_hw is None else size_hw[0] * size_hw[1]
+    data, plain, fallback = encoded.data, None, None
     if data.startswith(b"\xff\xd8"):
         fallback = why_cpu
-        if jpegs is not None and pixels <= limits.image_pixels:
+        if jpegs is not None:
             from maskjet.media.plain_jpegs import check_jpeg
 
             checked = check_jpeg(data)
             plain, fallback = (None, checked) if isinstance(checked, str) else (checked, None)
+    size_hw = stated_size_hw(data) if plain is None else plain.size_hw
+    pixels = 0 if size_hw is None else size_hw[0] * size_hw[1]
+    if pixels > limits.image_pixels:  # the CPU's decoder refuses it
+        plain, fallback = None, None
     return _Look(encoded, len(data) + 3 * pixels, plain, fallback)

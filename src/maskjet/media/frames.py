@@ -25,7 +25,7 @@ from maskjet.media.decoding import Decoding
 from maskjet.media.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of, mode_of_source
 from maskjet.media.images import Image, to_image
 from maskjet.media.live import open_stream
-from maskjet.media.selection import BeyondEndError, Selection
+from maskjet.media.selection import BeyondEndError
 from maskjet.media.source import DEFAULT_OPENING, Frame, Opening, Source, UnopenedSource, check_opening
 from maskjet.media.videos import VideoSource
 
@@ -202,7 +202,7 @@ def _open_folder(text: str, opening: Opening, *, recursive: bool) -> Source:
         )
     if not images:
         raise SourceError(f"source must be a folder with images, {text!r} has none.")
-    return ListSource(images, text, opening, Path(text) if recursive else None)
+    return ListSource(images, text, opening, Path(text) if recursive else None, are_images=True)
 
 
 def _check_named(item: Any) -> None:
@@ -302,6 +302,7 @@ class ListSource(Source):
         name: Name of the whole list.
         opening: How its items are opened, and which frames to give of them all. Items are not opened again.
         root: Folder below which the images lie; see `Source.root`.
+        are_images: Whether the items are a list of image files of a folder, about which nothing need be asked.
 
     Raises:
         BeyondEndError: The list, if its length is known, ends before the selection's start.
@@ -311,17 +312,23 @@ class ListSource(Source):
     kind = "list"
 
     def __init__(
-        self, items: Iterable[Any], name: str, opening: Opening = DEFAULT_OPENING, root: Path | None = None
+        self,
+        items: Iterable[Any],
+        name: str,
+        opening: Opening = DEFAULT_OPENING,
+        root: Path | None = None,
+        *,
+        are_images: bool = False,
     ) -> None:
         super().__init__(name)
         selection = opening.selection
-        self._items, self._selection, self.root = items, selection, root
+        self._items, self._selection, self.root, self._are_images = items, selection, root, are_images
         self._opening = replace(opening, reconnect_for=0)
-        self._given = 0
+        self._given, self._gives_all = 0, selection.is_everything
         if isinstance(items, list | tuple):
-            self.files = [path for item in items for path in _files_of(item)]
-        if isinstance(items, list | tuple) and all(map(_is_image, items)):
-            self.length = len(items)
+            self.files = items if are_images else [path for item in items for path in _files_of(item)]
+            if are_images or all(map(_is_image, items)):
+                self.length = len(items)
         selection.check_length(name, self.length)
         self.length = selection.count(self.length)
 
@@ -360,7 +367,7 @@ class ListSource(Source):
 
     def _is_wanted(self) -> bool:
         """Whether the next frame is to be given."""
-        return self._selection.is_everything or self._selection.within(self.frames_seen, self._given).has(0)
+        return self._gives_all or self._selection.within(self.frames_seen, self._given).has(0)
 
     def _name_of(self, position: int) -> str:
         """The name of an item in memory."""
@@ -368,7 +375,7 @@ class ListSource(Source):
 
     def _may_be_ahead(self, item: Any) -> bool:
         """Whether an item is an image's file; what is no list may wait for its next item."""
-        return isinstance(self._items, list | tuple) and is_encoded(item) and _is_image(item)
+        return self._are_images or (isinstance(self._items, list | tuple) and is_encoded(item) and _is_image(item))
 
     def _choose(self, first: int, chosen: deque[int]) -> Iterator[Callable[[], Encoded]]:
         """Functions that read the images to give from a position on; those behind a glob are not foreseen exactly."""
@@ -381,7 +388,7 @@ class ListSource(Source):
             if self._selection.has(index):
                 given += 1
                 chosen.append(position)
-                yield partial(_read_ahead, item, self._name_of(position))
+                yield partial(read_encoded if self._are_images else _read_ahead, item, self._name_of(position))
 
     def _read_item(self, item: Any, position: int) -> Iterator[Frame]:
         opening = replace(self._opening, selection=self._selection.within(self.frames_seen, self._given))

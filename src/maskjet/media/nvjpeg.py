@@ -151,7 +151,9 @@ class _State:
                 pixels if image.orientation == 1 else self._empty(*image.size_hw[:: -1 if image.orientation > 4 else 1])
                 for image, pixels in zip(images, stored, strict=True)
             ]
-            self._stream.wait_stream(torch.cuda.current_stream(self._device))  # which owns the memory
+            # The current stream owns the memory and may still write it: nvJPEG's own streams don't wait for that.
+            self._done.record(torch.cuda.current_stream(self._device))
+            self._done.synchronize()
             try:
                 with self._stream:
                     status = self._submit(images, stored)
