@@ -103,9 +103,6 @@ class Stream:
     def __exit__(self, *_):
         return None
 
-    def wait_stream(self, other):
-        self._library.calls.append(("wait", other))
-
     def record(self, stream):
         assert stream is not None
         self._library.calls.append(("record", None))
@@ -157,12 +154,13 @@ def test_only_the_refused_file_is_none(library):
 def test_memory_is_kept_until_the_gpu_is_done_with_it(library, monkeypatch):
     decoder, image = JPEGDecoder("cpu"), plain(20, 30, 3)
     library.calls.clear()
-    once = [("wait", "the caller's"), ("initialize", 1), ("decode", 1), ("record", None), ("synchronize", None)]
+    waits = [("record", None), ("synchronize", None)]  # for the caller's stream, then for the decoder's
+    once = [*waits, ("initialize", 1), ("decode", 1), *waits]
     decoder.decode([image])
     assert library.calls == once
     library.calls.clear()
     decoder.decode([PlainJPEG(REFUSED, (20, 30), 1)])  # part of a batch may be on its way
-    assert library.calls == [once[0], *once[2:]]
+    assert library.calls == [*waits, *once[3:]]
 
     def fail(*_):
         raise RuntimeError("no memory")

@@ -162,7 +162,7 @@ class _Ahead:
             except MaskjetError as error:
                 self._why_cpu = first_line(error)
         self._window = self._workers.count  # most files ahead: grows, as sizes of files are not known beforehand
-        self._widest = max((4 if self._jpegs is None else 8) * self._window, 2 * _MOST_TOGETHER)
+        self._widest = 4 * self._window if self._jpegs is None else max(8 * self._window, 2 * _MOST_TOGETHER)
         self._images: deque[_Loading] = deque()
         self._unseen: deque[_Loading] = deque()  # those whose look was not taken yet, the last ones
         self._waiting: deque[_Loading] = deque()  # those that wait for the GPU
