@@ -58,6 +58,8 @@ def _memory_of(frame: Pixels) -> torch.Tensor:
 
 def _is_near(memory: torch.Tensor) -> bool:
     """Whether kernels, which count bytes within a row in 32 bits, can read a frame where it lies."""
+    if memory.is_contiguous() and memory.nbytes < 2**31:
+        return True
     within = sum((size - 1) * abs(stride) for size, stride in zip(memory.shape[1:], memory.stride()[1:], strict=True))
     return max(within, abs(memory.stride(0))) < 2**31
 
@@ -329,7 +331,7 @@ class GraphSlot:
         """Let a frame that is on a GPU be on this one, and so that bytes within a row can be counted in 32 bits."""
         if not frame.is_cuda:
             return frame
-        here = frame.to(self._steps.device, non_blocking=True)
+        here = frame if frame.device == self._steps.device else frame.to(self._steps.device, non_blocking=True)
         return here if _is_near(here) else here.contiguous()
 
     def _bring(self, frames: Sequence[torch.Tensor], *, all_cores: bool) -> list[int]:

@@ -70,7 +70,8 @@ class _Workers:
     """The process's threads, and the memory of the images that they have ahead."""
 
     def __init__(self) -> None:
-        self.count = min(len(os.sched_getaffinity(0)), _MOST_THREADS)
+        cores = len(os.sched_getaffinity(0))
+        self.count = min(cores - cores // 4, _MOST_THREADS)  # the rest is busy with what they give
         self.threads = ThreadPoolExecutor(self.count, "maskjet-images")
         self.held = 0  # bytes
         self._lock = threading.Lock()

@@ -99,7 +99,7 @@ def path_of_image(value: str | os.PathLike[str], name: str) -> Path:
     text = path_of_url(os.fspath(value))
     if is_stream(text) and not is_camera(text):
         raise InputError(f"{name} must be a file or in memory, got {shown_name(text)!r}: download an image first.")
-    return Path(text)
+    return value if isinstance(value, Path) and str(value) == text else Path(text)  # one that knows its text
 
 
 def as_tensor(value: Any, name: str) -> Any:
