@@ -226,7 +226,8 @@ class _Ahead:
         self._groups = [group for group in self._groups if not group.done()]
         if self._waiting and self._jpegs is not None and len(self._groups) < _GROUPS:
             images = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_TOGETHER))]
-            group = self._workers.threads.submit(self._jpegs.decode, [image.look.result().plain for image in images])
+            jpegs = [plain for image in images if (plain := image.look.result().plain) is not None]  # all have one
+            group = self._workers.threads.submit(self._jpegs.decode, jpegs)
             self._groups.append(group)
             for place, image in enumerate(images):
                 image.decoded, image.place = group, place
