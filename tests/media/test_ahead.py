@@ -124,7 +124,7 @@ def test_bytes_and_files_ahead_are_bounded(workers, monkeypatch):
     monkeypatch.setattr(ahead, "_BUDGET", 1)
     decoded.clear()
     for number, _ in enumerate(load_ahead([note] * 5), start=1):
-        assert len(decoded) == number
+        assert len(decoded) <= number + 1  # the next one
     assert workers.held == 0
 
 
