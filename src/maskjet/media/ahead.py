@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 _MOST_THREADS = 64
 _MOST_TOGETHER = 32  # JPEGs that the GPU decodes at a time
 _GROUPS = 2  # of these: one is decoded while the next one is submitted
-_ROUNDS = 2  # of tasks that wait for each thread, if there is work for all
+_ROUNDS = 4  # of tasks that wait for each thread, if there is work for all
 _BUDGET = 2**28  # bytes of a process's images ahead, as files and decoded: 90 of 720p
+_BUDGET_GPU = 2**30  # where a GPU decodes them into its memory
 
 Loaded = Image | torch.Tensor | InputError
 """uint8 [H, W, 3] RGB, upright, in host memory or on the GPU; or why there is no image."""
@@ -163,7 +164,9 @@ class _Ahead:
             except MaskjetError as error:
                 self._why_cpu = first_line(error)
         self._window = self._workers.count  # most files ahead: grows, as sizes of files are not known beforehand
-        self._widest = 4 * self._window if self._jpegs is None else max(8 * self._window, 2 * _MOST_TOGETHER)
+        is_cpu = self._jpegs is None
+        self._widest = 4 * self._window if is_cpu else max(16 * self._window, 2 * _MOST_TOGETHER)
+        self._budget = _BUDGET if is_cpu else _BUDGET_GPU
         self._images: deque[_Loading] = deque()
         self._unseen: deque[_Loading] = deque()  # those whose look was not taken yet, the last ones
         self._waiting: deque[_Loading] = deque()  # those that wait for the GPU
@@ -174,7 +177,7 @@ class _Ahead:
         """Begin to read more files; returns whether there is an image to take."""
         # Handing out a file takes as long as looking at its header: later on several are handed out together.
         together = max(self._window // (_ROUNDS * self._workers.count), 1) if self._jpegs else 1
-        while len(self._images) + together <= self._window and (not self._images or self._workers.held <= _BUDGET):
+        while len(self._images) + together <= self._window and (not self._images or self._workers.held <= self._budget):
             reads = list(islice(rest, together))
             if not reads:
                 break
@@ -194,7 +197,7 @@ class _Ahead:
         self._images.popleft()
         self._workers.hold(-_bytes_of(image))
         self._count += 1
-        self._window = min(self._window + 1, self._widest)
+        self._window = min(self._window + 2, self._widest)
         self._decode()  # the GPU may be idle
         return loaded
 
@@ -225,7 +228,7 @@ class _Ahead:
             image = self._unseen[0]
             look = image.looks.result()[image.number]
             if not isinstance(look, Exception):
-                if image is not self._images[0] and self._workers.held + look.nbytes > _BUDGET:
+                if image is not self._images[0] and self._workers.held + look.nbytes > self._budget:
                     break
                 self._workers.hold(look.nbytes)
                 if look.plain is None:

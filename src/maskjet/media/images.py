@@ -264,11 +264,12 @@ def _not_whole(name: str) -> SourceError:
 
 def _decode(data: bytes, name: str) -> Image:
     """Decode an image as it is stored, not turned."""
+    flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION  # cvtColor's threads get in each other's way
     with _without_warnings():
-        pixels = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+        pixels = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), flags)
     if pixels is None:
         raise SourceError(f"image must be decodable, {name} is corrupt.")
-    return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB, dst=pixels), dtype=np.uint8)
+    return np.asarray(pixels, dtype=np.uint8)
 
 
 def _decode_jpeg(data: bytes, name: str) -> Image:
