@@ -73,7 +73,7 @@ def check_stream(model: Model, images: WrittenSet, alone: Sequence[Detections]) 
     Raises:
         MaskjetError: It doesn't.
     """
-    found = list(islice(model.stream(str(images.folder), depth=DEPTH, batch=BATCH), len(alone)))
+    found = list(islice(model.stream(str(images.folder), depth=DEPTH), len(alone)))
     if [frame.name for frame, _ in found] != list(map(str, images.paths[: len(alone)])):
         raise MaskjetError("A stream must give the files in their order.")
     pairing = Pairing()
@@ -110,7 +110,7 @@ def _stream(model: Model, images: WrittenSet, seconds: float) -> Sample:
     """Stream over the folder, from its first file to its last or until the time is up."""
 
     def work() -> int:
-        counts, _ = play(model.stream(str(images.folder), depth=DEPTH, batch=BATCH), seconds)
+        counts, _ = play(model.stream(str(images.folder), depth=DEPTH), seconds)
         return len(counts)
 
     return _timed(work)

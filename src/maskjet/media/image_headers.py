@@ -15,7 +15,7 @@ from maskjet.media.pillow_images import open_with_pillow
 MOST_PARTS = 2**16
 """Most segments, chunks or entries of a file; millions of empty ones would take seconds to look at."""
 _JPEG_MARKER = re.compile(rb"\xff[\x02-\xcf\xd8-\xfe]")  # neither a stuffed zero nor one without a length
-_START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
+_START_OF_SCAN = 0xDA
 _TIFF_SIDES = {256: 0, 257: 1, 322: 0, 323: 1}  # width and height of the image, and of its tiles, decoded whole
 _TIFF_NUMBERS = {1: "B", 3: "H", 4: "I", 6: "B", 8: "H", 9: "I", 16: "Q", 17: "Q"}  # whole numbers, by their type
 
@@ -46,17 +46,15 @@ def stated_size_hw(data: bytes) -> tuple[int, int] | None:
     return height, width
 
 
-def jpeg_scans(data: bytes) -> tuple[int, int | None]:
-    """The number of a JPEG's scans, and the position of its end marker, not of a thumbnail's or an appended video's.
-
-    The position is None if there is no such marker within MOST_PARTS segments.
-    """
-    scans = 0
+def jpeg_descriptions(data: bytes) -> list[bytes]:
+    """What a JPEG's segments of Exif and XMP before the first scan hold."""
+    found = []
     for marker, start in _jpeg_segments(data):
-        if marker == _END_OF_IMAGE:
-            return scans, start - 2
-        scans += marker == _START_OF_SCAN
-    return scans, None
+        if marker == 0xE1:
+            found.append(data[start + 2 : start + int.from_bytes(data[start : start + 2], "big")])
+        if marker == _START_OF_SCAN:
+            break
+    return found
 
 
 def jpeg_frame(data: bytes) -> tuple[int, int, int]:

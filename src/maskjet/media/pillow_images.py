@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from contextlib import suppress
 from io import BytesIO
 from typing import Any
@@ -41,6 +43,31 @@ def stated_orientation(data: bytes) -> int:
     with suppress(Exception):
         return orientation_of(open_with_pillow(data))
     return 1
+
+
+def exif_orientation(descriptions: Sequence[bytes]) -> int | None:
+    """The orientation in a JPEG's only Exif segment, as cameras write it; Pillow takes 0.3 ms with the GIL.
+
+    Args:
+        descriptions: What the segments of Exif and XMP (APP1) hold.
+
+    Returns:
+        The orientation; 1 without segments; None if Pillow must be asked, as there are others or it is not found.
+    """
+    if not descriptions:
+        return 1
+    exif = descriptions[0][6:]
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif[:4])
+    if len(descriptions) > 1 or descriptions[0][:6] != b"Exif\0\0" or order is None:
+        return None
+    with suppress(struct.error):
+        (start,) = struct.unpack_from(order + "I", exif, 4)
+        (count,) = struct.unpack_from(order + "H", exif, start)
+        for number in range(count):
+            entry = struct.unpack_from(order + "HHIH", exif, start + 2 + 12 * number)
+            if entry[0] == _ORIENTATION:
+                return entry[3] if entry[1:3] == (3, 1) else None
+    return None
 
 
 def orientation_of(image: Any) -> int:

@@ -10,16 +10,13 @@ The codes are read in one compiled call outside the interpreter's lock, 1 ms for
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskjet.jit import compiled
-from maskjet.media.pillow_images import stated_orientation
+from maskjet.media.pillow_images import exif_orientation, stated_orientation
 
 Bytes = NDArray[np.uint8]
 Entries = NDArray[np.int32]
@@ -42,7 +39,6 @@ _CODINGS = dict.fromkeys(range(0xC1, 0xD0), "neither baseline nor progressive") 
 _SAMPLINGS = (b"\x11", b"\x11\x11\x11", b"\x21\x11\x11", b"\x22\x11\x11", b"\x12\x11\x11")
 _LEAST_SIDE, _MOST_SIDE = 16, 16384  # the hardware is wrong below 4, and ends here
 _MOST_SEGMENTS = 1000
-_ORIENTATION = 0x112  # of Exif's tags
 
 _LOOKED_UP = 12  # bits of the scan that tables are asked for; with 11 or 13 it takes longer
 _BLOCK = 64
@@ -67,31 +63,10 @@ def check_jpeg(data: bytes) -> PlainJPEG | str:
     end = _find_end(np.frombuffer(data, dtype=np.uint8), header.start, *layout)
     if end < 0:
         return _FAULTS[end]
-    orientation = _read_orientation(header.descriptions)
+    orientation = exif_orientation(header.descriptions)
     if orientation is None:
         orientation = stated_orientation(data)
     return PlainJPEG(data[:end], header.size_hw, orientation if orientation in range(2, 9) else 1)
-
-
-def _read_orientation(descriptions: Sequence[bytes]) -> int | None:
-    """The orientation in a JPEG's only Exif segment; None if there are others, or it is not as cameras write it.
-
-    Pillow finds it everywhere, in 0.3 ms, in which no other thread can do anything.
-    """
-    if not descriptions:
-        return 1
-    exif = descriptions[0][6:]
-    order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif[:4])
-    if len(descriptions) > 1 or descriptions[0][:6] != b"Exif\0\0" or order is None:
-        return None
-    with suppress(struct.error):
-        (start,) = struct.unpack_from(order + "I", exif, 4)
-        (count,) = struct.unpack_from(order + "H", exif, start)
-        for number in range(count):
-            entry = struct.unpack_from(order + "HHIH", exif, start + 2 + 12 * number)
-            if entry[0] == _ORIENTATION:
-                return entry[3] if entry[1:3] == (3, 1) else None
-    return None
 
 
 class _Header:
