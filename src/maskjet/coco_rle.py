@@ -14,6 +14,7 @@ from __future__ import annotations
 import operator
 import reprlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import cv2
@@ -32,6 +33,16 @@ BYTES_PER_COUNT = 7
 MOST_PIXELS = 2 ** (5 * BYTES_PER_COUNT - 1) - 1
 """Most pixels of a mask such that its counts and their differences fit into BYTES_PER_COUNT bytes."""
 _MOST_SIDE = 2**31 - 1  # so that the product of two fits into 64 bits
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of pixels inside some masks of one size, in column-major order."""
+
+    spans: NDArray[np.int64]
+    """int64 [r, 2]: the first pixel of each run and the one behind its last; runs may touch, and none is empty."""
+    firsts: NDArray[np.int64]
+    """int64 [n + 1]: `spans[firsts[i] : firsts[i + 1]]` are mask i's, in ascending order."""
 
 
 def encode(masks: NDArray[Any]) -> list[dict[str, Any]]:
@@ -134,6 +145,28 @@ def fill(rle: RLE, out: NDArray[np.uint8]) -> bool:
     return bool(counts[1::2].any())
 
 
+def to_runs(rles: Sequence[RLE], size_hw: tuple[int, int]) -> Runs:
+    """Read masks of one size, all at once.
+
+    Raises:
+        InputError: An RLE is malformed, or of another size.
+    """
+    limits.check("mask_pixels", size_hw[0] * size_hw[1], "rle has")
+    strings = []
+    for rle in rles:
+        size, counts = _fields(rle)
+        if size != size_hw:
+            raise InputError(f"rle must have the size {list(size_hw)}, got {list(size)}.")
+        strings.append(_to_bytes(counts if isinstance(counts, bytes | str) else counts_to_string(counts)))
+    data = np.frombuffer(b"".join(strings), dtype=np.uint8)
+    lengths = np.array([len(string) for string in strings], np.int64)
+    spans, firsts = np.empty((len(data) // 2 + 1, 2), np.int64), np.zeros(len(strings) + 1, np.int64)
+    found = _read_strings(data, lengths, size_hw[0] * size_hw[1], spans, firsts)
+    if found < len(strings):
+        _read(rles[found])  # raises
+    return Runs(spans[: firsts[-1]], firsts)
+
+
 def iou(rle: RLE, other: RLE) -> float:
     """Intersection over union of two masks, 0..1; 1 if both are empty. Masks of two sizes raise `InputError`."""
     counts, size = _read(rle)
@@ -195,13 +228,17 @@ def _fields(rle: RLE) -> tuple[tuple[int, int], Any]:
 
 def _expand(string: bytes | str, most: int) -> tuple[Counts, int]:
     """Run lengths of a string and their sum; reading stops once the sum exceeds `most`."""
-    # Other characters than ASCII, lone surrogates included, become bytes that are invalid in the string.
-    data = np.frombuffer(string.encode("utf-8", "surrogatepass") if isinstance(string, str) else string, dtype=np.uint8)
+    data = np.frombuffer(_to_bytes(string), dtype=np.uint8)
     counts = np.empty(len(data), dtype=np.int64)
     found, total = _read_string(data, counts, most)
     if found < 0:
         raise InputError(f"counts must be a whole COCO RLE string, got {_shorten(string)}.")
     return counts[:found], total
+
+
+def _to_bytes(string: bytes | str) -> bytes:
+    """A string's bytes; other characters than ASCII, lone surrogates included, become bytes that are invalid in it."""
+    return string.encode("utf-8", "surrogatepass") if isinstance(string, str) else string
 
 
 def _run_lengths(counts: Sequence[int] | Counts) -> Counts:
@@ -275,6 +312,36 @@ def _read_string(data: NDArray[np.uint8], counts: Counts, most: int) -> tuple[in
         total += value  # no overflow: the count and the sum before it are at most 2**62
         found += 1
     return found, int(total)
+
+
+@compiled("int64(Array(uint8, 1, 'C', True), int64[::1], int64, int64[:, ::1], int64[::1])")
+def _read_strings(
+    data: NDArray[np.uint8],
+    lengths: NDArray[np.int64],
+    pixels: int,
+    spans: NDArray[np.int64],
+    firsts: NDArray[np.int64],
+) -> int:
+    """Fill `spans` and `firsts` from the strings of masks, one behind the other; see `Runs`.
+
+    Returns:
+        The number of masks read, before the first that is malformed or has another number of pixels.
+    """
+    begin, filled = 0, 0
+    counts = np.empty(lengths.max() if len(lengths) else 0, np.int64)
+    for mask in range(len(lengths)):
+        found, total = _read_string(data[begin : begin + lengths[mask]], counts, pixels)
+        if found < 0 or total != pixels:
+            return mask
+        end = np.int64(0)
+        for i in range(found):
+            start, end = end, end + counts[i]
+            if i % 2 and end > start:
+                spans[filled, 0], spans[filled, 1] = start, end
+                filled += 1
+        begin += lengths[mask]
+        firsts[mask + 1] = filled
+    return len(lengths)
 
 
 @compiled("int64[::1](Array(uint8, 2, 'A', True))")
