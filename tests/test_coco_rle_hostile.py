@@ -23,7 +23,6 @@ READERS = [
     coco_rle.decode_crop,
     coco_rle.polygons,
     coco_rle.from_json,
-    lambda rle: coco_rle.fill(rle, np.zeros((4, 6), np.uint8)),
     lambda rle: coco_rle.iou(rle, rle),
     lambda rle: coco_rle.to_runs([rle], coco_rle._fields(rle)[0]),
 ]

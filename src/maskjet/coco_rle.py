@@ -39,10 +39,18 @@ _MOST_SIDE = 2**31 - 1  # so that the product of two fits into 64 bits
 class Runs:
     """The runs of pixels inside some masks of one size, in column-major order."""
 
+    size_hw: tuple[int, int]
+    """Height and width of the masks in pixels."""
     spans: NDArray[np.int64]
     """int64 [r, 2]: the first pixel of each run and the one behind its last; runs may touch, and none is empty."""
     firsts: NDArray[np.int64]
     """int64 [n + 1]: `spans[firsts[i] : firsts[i + 1]]` are mask i's, in ascending order."""
+
+    def unite(self) -> NDArray[np.uint8]:
+        """The pixels inside any of the masks, uint8 [H, W], 1 inside."""
+        region = np.zeros(self.size_hw, np.uint8)
+        _fill(self.spans, self.size_hw[0], 0, 0, region)
+        return region
 
 
 def encode(masks: NDArray[Any]) -> list[dict[str, Any]]:
@@ -67,10 +75,8 @@ def encode(masks: NDArray[Any]) -> list[dict[str, Any]]:
 
 def decode(rle: RLE) -> NDArray[np.bool_]:
     """Decode an RLE to a dense mask, bool [H, W]."""
-    counts, (height, width) = _read(rle)
-    mask = np.zeros((height, width), dtype=np.bool_)
-    _fill(counts, height, 0, 0, mask.view(np.uint8))
-    return mask
+    size_hw, _ = _fields(rle)
+    return to_runs([rle], size_hw).unite().view(np.bool_)
 
 
 def counts_to_string(counts: Sequence[int] | Counts) -> bytes:
@@ -116,33 +122,11 @@ def to_xyxy(rle: RLE) -> tuple[int, int, int, int]:
 
 def decode_crop(rle: RLE) -> tuple[int, int, NDArray[np.uint8]]:
     """The left and top of a mask's tight box in pixels, and the mask in it, uint8 [h, w], 1 inside; [0, 0] if empty."""
-    counts, (height, _) = _read(rle)
-    left, top, right, bottom = _box(counts, height)
+    size_hw, _ = _fields(rle)
+    left, top, right, bottom = to_xyxy(rle)
     crop = np.zeros((bottom - top, right - left), dtype=np.uint8)
-    _fill(counts, height, left, top, crop)
+    _fill(to_runs([rle], size_hw).spans, size_hw[0], left, top, crop)
     return left, top, crop
-
-
-def fill(rle: RLE, out: NDArray[np.uint8]) -> bool:
-    """Set the pixels inside a mask to 1, and leave the others as they are.
-
-    Args:
-        rle: The mask.
-        out: uint8 [H, W] of the mask's size, contiguous and writable.
-
-    Returns:
-        Whether any pixel is inside.
-
-    Raises:
-        InputError: The RLE is of another size, or `out` is not as above.
-    """
-    if out.dtype != np.uint8 or out.ndim != 2 or not (out.flags.c_contiguous and out.flags.writeable):
-        raise InputError(f"out must be uint8 [H, W], contiguous and writable, got {out.dtype} {list(out.shape)}.")
-    counts, size = _read(rle)
-    if out.shape != size:
-        raise InputError(f"rle must have the size {list(out.shape)}, got {list(size)}.")
-    _fill(counts, size[0], 0, 0, out)
-    return bool(counts[1::2].any())
 
 
 def to_runs(rles: Sequence[RLE], size_hw: tuple[int, int]) -> Runs:
@@ -163,8 +147,8 @@ def to_runs(rles: Sequence[RLE], size_hw: tuple[int, int]) -> Runs:
     spans, firsts = np.empty((len(data) // 2 + 1, 2), np.int64), np.zeros(len(strings) + 1, np.int64)
     found = _read_strings(data, lengths, size_hw[0] * size_hw[1], spans, firsts)
     if found < len(strings):
-        _read(rles[found])  # raises
-    return Runs(spans[: firsts[-1]], firsts)
+        area(rles[found])  # raises
+    return Runs(size_hw, spans[: firsts[-1]], firsts)
 
 
 def iou(rle: RLE, other: RLE) -> float:
@@ -398,17 +382,14 @@ def _box(counts: Counts, height: int) -> tuple[int, int, int, int]:
     return (left, top, right, bottom) if left >= 0 else (0, 0, 0, 0)
 
 
-@compiled("void(Array(int64, 1, 'C', True), int64, int64, int64, uint8[:, ::1])")
-def _fill(counts: Counts, height: int, left: int, top: int, out: NDArray[np.uint8]) -> None:
-    """Draw the inside runs into `out` [h, w], zeroed: the crop of the mask whose first pixel is (left, top)."""
-    start = 0
-    for i in range(len(counts)):
-        end = start + counts[i]
-        if i % 2:
-            while start < end:  # one column at a time
-                x = start // height
-                below = min(end, (x + 1) * height)
-                for pixel in range(start, below):
-                    out[pixel - x * height - top, x - left] = 1
-                start = below
-        start = end
+@compiled("void(Array(int64, 2, 'C', True), int64, int64, int64, uint8[:, ::1])")
+def _fill(spans: NDArray[np.int64], height: int, left: int, top: int, out: NDArray[np.uint8]) -> None:
+    """Set the pixels of runs to 1 in `out`: the crop of a mask whose first pixel is (left, top)."""
+    for number in range(len(spans)):
+        start, end = spans[number]
+        while start < end:  # one column at a time
+            x = start // height
+            below = min(end, (x + 1) * height)
+            for y in range(start - x * height, below - x * height):
+                out[y - top, x - left] = 1
+            start = below
