@@ -16,8 +16,8 @@ from maskjet.cli import app as product
 from tests.cli.command_line import call
 
 COMMANDS = (
-    *("ablation", "capture", "conversion", "host_time", "jobs", "jpeg", "network", "onnx_files", "ops", "probe"),
-    *("reach", "replay", "runtimes", "serve", "serve_soak", "soak", "study", "two_stage", "video"),
+    *("ablation", "capture", "conversion", "host_time", "jobs", "jpeg", "network", "onnx_files", "ops"),
+    *("pictures", "probe", "reach", "replay", "runtimes", "serve", "serve_soak", "soak", "study", "two_stage", "video"),
 )
 
 
