@@ -36,10 +36,9 @@ from maskjet.spec import SPECS
 from maskjet.timing import percentile
 
 Image = NDArray[np.uint8]
-_PARTS = dict.fromkeys(("boxes", "labels", "scores", "masks", "outlines"), False)
 _STYLES: Mapping[str, DrawStyle | Redaction | Cutout] = {
-    "a copy alone": DrawStyle(**_PARTS),
-    "masks and outlines": DrawStyle(**{**_PARTS, "masks": True, "outlines": True}),
+    "a copy alone": DrawStyle(boxes=False, labels=False, scores=False, masks=False, outlines=False),
+    "masks and outlines": DrawStyle(boxes=False, labels=False, scores=False),
     "boxes and labels": DrawStyle(masks=False, outlines=False),
     "all": DrawStyle(),
     "redacted, black": Redaction(),

@@ -15,7 +15,7 @@ def paint(image: torch.Tensor, runs: Runs, colours: torch.Tensor, *, opacity: in
     """Paint masks into [H, W, 3]; see `ops.paint`."""
     height, width = image.shape[:2]
     for mask in range(len(colours) - 1, -1, -1):
-        columns = torch.zeros(width * height, dtype=torch.bool)
+        columns = torch.zeros(width * height, dtype=torch.bool, device="cpu")
         for start, end in runs.spans[runs.firsts[mask] : runs.firsts[mask + 1]].tolist():
             columns[start:end] = True
         inside = columns.view(width, height).T.to(image.device)
@@ -35,7 +35,7 @@ def _cover(inside: torch.Tensor, outline: Outline) -> torch.Tensor:
     """Opacity of a mask's outline in 256ths, [H, W]; beyond the image nothing is inside."""
     mask = inside.to(torch.float32)[None]
     radius, side = len(outline.reaches) // 2, len(outline.reaches)
-    disc = torch.zeros(side, side, device=mask.device)
+    disc = torch.zeros(side, side, dtype=torch.float32, device=mask.device)
     for row, reach in enumerate(outline.reaches.tolist()):
         disc[row, radius - reach : radius + reach + 1] = 1
     count = F.conv2d(mask[None], disc[None, None], padding=radius)[0, 0].round().to(torch.int64)
