@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from maskjet.ops import Letterbox, Selection, YUVFrames, yuv_conversion
+from maskjet.ops import Letterbox, Selection, YUVFrames, encode_masks, yuv_conversion
 from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
 from maskjet.traffic import SIZES_HW
 from tests.ops.cases.paste_masks import blobs
@@ -233,6 +233,18 @@ def projections(batch: int, length: int) -> Workload:
     return build
 
 
+def _painted(size: str, masks: int) -> Workload:
+    def build(generator: torch.Generator) -> Inputs:
+        image = torch.randint(0, 256, (*SIZES_HW[size], 3), dtype=torch.uint8, generator=generator)
+        logits = blobs(1, masks, (MASK_SIDE, MASK_SIDE), generator)
+        (strings,) = encode_masks(logits, [torch.arange(masks)], [SIZES_HW[size]])
+        rles = [{"size": list(SIZES_HW[size]), "counts": counts} for counts in strings]
+        colours = torch.randint(0, 256, (masks, 3), dtype=torch.uint8, generator=generator)
+        return {"image": image, "masks": rles, "colours": colours, "opacity": 108, "line": 2}
+
+    return build
+
+
 WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
     "preprocess": {"1080p to 312 × 312": _frames("1080p")},
     "select": {"100 queries, 91 classes, 25 found": _predictions(QUERIES)},
@@ -255,6 +267,7 @@ WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
     "resize_pixels": {"26 × 26 to 78 × 78, 256 channels": _tokens(1)},
     "depthwise_norm": {"78 × 78, 256 channels": _image(1)},
     "mask_logits": {"100 queries, 78 × 78": _queries(1)},
+    "paint": {"1080p, 12 masks": _painted("1080p", 12)},
 }
 """Workloads by op and name."""
 
@@ -297,6 +310,7 @@ GPU_WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
     "resize_pixels": {"16 × 26 × 26 to 78 × 78, 256 channels": _tokens(16)},
     "depthwise_norm": {"16 × 78 × 78, 256 channels": _image(16)},
     "mask_logits": {"16 × 100 queries, 78 × 78": _queries(16)},
+    "paint": {"720p, 33 masks": _painted("720p", 33)},
 }
 """Further workloads for GPUs, by op and name."""
 

@@ -127,28 +127,14 @@ def test_iou_is_that_of_the_dense_masks(masks):
         coco_rle.iou(coco_rle.encode(masks)[0], square)
 
 
-def test_masks_are_filled_into_one_that_is_there():
-    size = (7, 5)
-    masks = np.random.default_rng(1).random((3, *size)) < 0.2
+def test_masks_are_read_at_once_and_united():
+    masks = np.random.default_rng(1).random((3, 7, 5)) < 0.2
     masks[2] = False
-    out = np.zeros(size, np.uint8)
-    for mask, rle in zip(masks, coco_rle.encode(masks), strict=True):
-        assert coco_rle.fill(rle, out) == mask.any()
-    np.testing.assert_array_equal(out, masks.any(axis=0))
-
-
-@pytest.mark.parametrize(
-    "out",
-    [
-        np.zeros((48, 64)),
-        np.zeros((48, 64, 1), np.uint8),
-        np.zeros((48, 128), np.uint8)[:, ::2],
-        np.frombuffer(bytes(48 * 64), np.uint8).reshape(48, 64),
-    ],
-)
-def test_only_writable_bytes_of_the_masks_size_are_filled(out):
-    (rle,) = coco_rle.encode(np.ones((48, 64), bool))
-    with pytest.raises(InputError, match=r"^out must be uint8 \[H, W\], contiguous and writable, got "):
-        coco_rle.fill(rle, out)
-    with pytest.raises(InputError, match=r"^rle must have the size \[64, 48\], got \[48, 64\]\.$"):
-        coco_rle.fill(rle, np.zeros((64, 48), np.uint8))
+    rles = coco_rle.encode(masks)
+    runs = coco_rle.to_runs(rles, (7, 5))
+    np.testing.assert_array_equal(runs.unite(), masks.any(axis=0))
+    inside = [np.diff(runs.spans[first:last]).sum() for first, last in zip(runs.firsts, runs.firsts[1:], strict=False)]
+    assert inside == masks.sum(axis=(1, 2)).tolist()
+    assert not coco_rle.to_runs([], (7, 5)).unite().any()
+    with pytest.raises(InputError, match=r"^rle must have the size \[5, 7\], got \[7, 5\]\.$"):
+        coco_rle.to_runs(rles, (5, 7))

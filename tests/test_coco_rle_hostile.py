@@ -23,8 +23,8 @@ READERS = [
     coco_rle.decode_crop,
     coco_rle.polygons,
     coco_rle.from_json,
-    lambda rle: coco_rle.fill(rle, np.zeros((4, 6), np.uint8)),
     lambda rle: coco_rle.iou(rle, rle),
+    lambda rle: coco_rle.to_runs([rle], coco_rle._fields(rle)[0]),
 ]
 SMALLEST, LARGEST = -(2**34), 2**34 - 1  # of what seven groups of five bits hold
 
@@ -96,6 +96,11 @@ def assert_read_as(rle, inside):
     assert (coco_rle.polygons(rle) == []) == (not inside)
     assert coco_rle.iou(rle, rle) == 1
     np.testing.assert_array_equal(coco_rle.decode(coco_rle.from_json(rle)), mask)
+    runs = coco_rle.to_runs([rle] * 3, (height, width))
+    assert runs.firsts.tolist() == [len(runs.spans) // 3 * number for number in range(4)]
+    assert (np.diff(runs.spans) > 0).all()
+    for spans in runs.spans.reshape(3, -1, 2).tolist():
+        assert [pixel for start, end in spans for pixel in range(start, end)] == sorted(inside)
 
 
 SIZES = st.tuples(st.integers(0, 7), st.integers(0, 7))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import operator
 import reprlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import cv2
@@ -32,6 +33,24 @@ BYTES_PER_COUNT = 7
 MOST_PIXELS = 2 ** (5 * BYTES_PER_COUNT - 1) - 1
 """Most pixels of a mask such that its counts and their differences fit into BYTES_PER_COUNT bytes."""
 _MOST_SIDE = 2**31 - 1  # so that the product of two fits into 64 bits
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of pixels inside some masks of one size, in column-major order."""
+
+    size_hw: tuple[int, int]
+    """Height and width of the masks in pixels."""
+    spans: NDArray[np.int64]
+    """int64 [r, 2]: the first pixel of each run and the one behind its last; runs may touch, and none is empty."""
+    firsts: NDArray[np.int64]
+    """int64 [n + 1]: `spans[firsts[i] : firsts[i + 1]]` are mask i's, in ascending order."""
+
+    def unite(self) -> NDArray[np.uint8]:
+        """The pixels inside any of the masks, uint8 [H, W], 1 inside."""
+        region = np.zeros(self.size_hw, np.uint8)
+        _fill(self.spans, self.size_hw[0], 0, 0, region)
+        return region
 
 
 def encode(masks: NDArray[Any]) -> list[dict[str, Any]]:
@@ -56,10 +75,8 @@ def encode(masks: NDArray[Any]) -> list[dict[str, Any]]:
 
 def decode(rle: RLE) -> NDArray[np.bool_]:
     """Decode an RLE to a dense mask, bool [H, W]."""
-    counts, (height, width) = _read(rle)
-    mask = np.zeros((height, width), dtype=np.bool_)
-    _fill(counts, height, 0, 0, mask.view(np.uint8))
-    return mask
+    size_hw, _ = _fields(rle)
+    return to_runs([rle], size_hw).unite().view(np.bool_)
 
 
 def counts_to_string(counts: Sequence[int] | Counts) -> bytes:
@@ -105,33 +122,33 @@ def to_xyxy(rle: RLE) -> tuple[int, int, int, int]:
 
 def decode_crop(rle: RLE) -> tuple[int, int, NDArray[np.uint8]]:
     """The left and top of a mask's tight box in pixels, and the mask in it, uint8 [h, w], 1 inside; [0, 0] if empty."""
-    counts, (height, _) = _read(rle)
-    left, top, right, bottom = _box(counts, height)
+    size_hw, _ = _fields(rle)
+    left, top, right, bottom = to_xyxy(rle)
     crop = np.zeros((bottom - top, right - left), dtype=np.uint8)
-    _fill(counts, height, left, top, crop)
+    _fill(to_runs([rle], size_hw).spans, size_hw[0], left, top, crop)
     return left, top, crop
 
 
-def fill(rle: RLE, out: NDArray[np.uint8]) -> bool:
-    """Set the pixels inside a mask to 1, and leave the others as they are.
-
-    Args:
-        rle: The mask.
-        out: uint8 [H, W] of the mask's size, contiguous and writable.
-
-    Returns:
-        Whether any pixel is inside.
+def to_runs(rles: Sequence[RLE], size_hw: tuple[int, int]) -> Runs:
+    """Read masks of one size, all at once.
 
     Raises:
-        InputError: The RLE is of another size, or `out` is not as above.
+        InputError: An RLE is malformed, or of another size.
     """
-    if out.dtype != np.uint8 or out.ndim != 2 or not (out.flags.c_contiguous and out.flags.writeable):
-        raise InputError(f"out must be uint8 [H, W], contiguous and writable, got {out.dtype} {list(out.shape)}.")
-    counts, size = _read(rle)
-    if out.shape != size:
-        raise InputError(f"rle must have the size {list(out.shape)}, got {list(size)}.")
-    _fill(counts, size[0], 0, 0, out)
-    return bool(counts[1::2].any())
+    limits.check("mask_pixels", size_hw[0] * size_hw[1], "rle has")
+    strings = []
+    for rle in rles:
+        size, counts = _fields(rle)
+        if size != size_hw:
+            raise InputError(f"rle must have the size {list(size_hw)}, got {list(size)}.")
+        strings.append(_to_bytes(counts if isinstance(counts, bytes | str) else counts_to_string(counts)))
+    data = np.frombuffer(b"".join(strings), dtype=np.uint8)
+    lengths = np.array([len(string) for string in strings], np.int64)
+    spans, firsts = np.empty((len(data) // 2 + 1, 2), np.int64), np.zeros(len(strings) + 1, np.int64)
+    found = _read_strings(data, lengths, size_hw[0] * size_hw[1], spans, firsts)
+    if found < len(strings):
+        area(rles[found])  # raises
+    return Runs(size_hw, spans[: firsts[-1]], firsts)
 
 
 def iou(rle: RLE, other: RLE) -> float:
@@ -195,13 +212,17 @@ def _fields(rle: RLE) -> tuple[tuple[int, int], Any]:
 
 def _expand(string: bytes | str, most: int) -> tuple[Counts, int]:
     """Run lengths of a string and their sum; reading stops once the sum exceeds `most`."""
-    # Other characters than ASCII, lone surrogates included, become bytes that are invalid in the string.
-    data = np.frombuffer(string.encode("utf-8", "surrogatepass") if isinstance(string, str) else string, dtype=np.uint8)
+    data = np.frombuffer(_to_bytes(string), dtype=np.uint8)
     counts = np.empty(len(data), dtype=np.int64)
     found, total = _read_string(data, counts, most)
     if found < 0:
         raise InputError(f"counts must be a whole COCO RLE string, got {_shorten(string)}.")
     return counts[:found], total
+
+
+def _to_bytes(string: bytes | str) -> bytes:
+    """A string's bytes; other characters than ASCII, lone surrogates included, become bytes that are invalid in it."""
+    return string.encode("utf-8", "surrogatepass") if isinstance(string, str) else string
 
 
 def _run_lengths(counts: Sequence[int] | Counts) -> Counts:
@@ -277,6 +298,36 @@ def _read_string(data: NDArray[np.uint8], counts: Counts, most: int) -> tuple[in
     return found, int(total)
 
 
+@compiled("int64(Array(uint8, 1, 'C', True), int64[::1], int64, int64[:, ::1], int64[::1])")
+def _read_strings(
+    data: NDArray[np.uint8],
+    lengths: NDArray[np.int64],
+    pixels: int,
+    spans: NDArray[np.int64],
+    firsts: NDArray[np.int64],
+) -> int:
+    """Fill `spans` and `firsts` from the strings of masks, one behind the other; see `Runs`.
+
+    Returns:
+        The number of masks read, before the first that is malformed or has another number of pixels.
+    """
+    begin, filled = 0, 0
+    counts = np.empty(lengths.max() if len(lengths) else 0, np.int64)
+    for mask in range(len(lengths)):
+        found, total = _read_string(data[begin : begin + lengths[mask]], counts, pixels)
+        if found < 0 or total != pixels:
+            return mask
+        end = np.int64(0)
+        for i in range(found):
+            start, end = end, end + counts[i]
+            if i % 2 and end > start:
+                spans[filled, 0], spans[filled, 1] = start, end
+                filled += 1
+        begin += lengths[mask]
+        firsts[mask + 1] = filled
+    return len(lengths)
+
+
 @compiled("int64[::1](Array(uint8, 2, 'A', True))")
 def _runs(mask: NDArray[np.uint8]) -> Counts:
     """Run lengths of a dense mask [H, W], column by column."""
@@ -331,17 +382,14 @@ def _box(counts: Counts, height: int) -> tuple[int, int, int, int]:
     return (left, top, right, bottom) if left >= 0 else (0, 0, 0, 0)
 
 
-@compiled("void(Array(int64, 1, 'C', True), int64, int64, int64, uint8[:, ::1])")
-def _fill(counts: Counts, height: int, left: int, top: int, out: NDArray[np.uint8]) -> None:
-    """Draw the inside runs into `out` [h, w], zeroed: the crop of the mask whose first pixel is (left, top)."""
-    start = 0
-    for i in range(len(counts)):
-        end = start + counts[i]
-        if i % 2:
-            while start < end:  # one column at a time
-                x = start // height
-                below = min(end, (x + 1) * height)
-                for pixel in range(start, below):
-                    out[pixel - x * height - top, x - left] = 1
-                start = below
-        start = end
+@compiled("void(Array(int64, 2, 'C', True), int64, int64, int64, uint8[:, ::1])")
+def _fill(spans: NDArray[np.int64], height: int, left: int, top: int, out: NDArray[np.uint8]) -> None:
+    """Set the pixels of runs to 1 in `out`: the crop of a mask whose first pixel is (left, top)."""
+    for number in range(len(spans)):
+        start, end = spans[number]
+        while start < end:  # one column at a time
+            x = start // height
+            below = min(end, (x + 1) * height)
+            for y in range(start - x * height, below - x * height):
+                out[y - top, x - left] = 1
+            start = below

@@ -17,7 +17,8 @@ from tests.cli.command_line import call
 
 COMMANDS = (
     *("ablation", "capture", "conversion", "host_time", "images", "jobs", "jpeg", "jpegs", "network", "onnx_files"),
-    *("ops", "probe", "reach", "replay", "runtimes", "serve", "serve_soak", "soak", "study", "two_stage", "video"),
+    *("ops", "pictures", "probe", "reach", "replay", "runtimes", "serve", "serve_soak", "soak", "study", "two_stage"),
+    "video",
 )
 
 

@@ -125,7 +125,7 @@ def test_auto_says_why(monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.parametrize("name", [name for name, op in RECORDS.items() if "triton" in op.variants])
 def test_auto_takes_the_kernels_on_a_gpu(name):
     op = RECORDS[name]
     sample = next(iter(next(iter(CHECKS[name].cases.values()))(torch.device("cuda")).values()))

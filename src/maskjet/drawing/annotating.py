@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet import coco_rle
+from maskjet.coco_rle import RLE
 from maskjet.drawing.instances import Instances
 from maskjet.drawing.labels import arrange_labels, write_label
 from maskjet.drawing.shades import colour_instances
 from maskjet.drawing.style import DrawStyle, measure
-from maskjet.jit import compiled
 
 _FILL = 108  # opacity of a mask's inside, in 256ths
-_SMOOTHING = 0.7  # pixels by which an outline may leave a mask's border, so that its steps don't show
 
 
 def annotate(canvas: NDArray[np.uint8], detections: Instances, style: DrawStyle) -> None:
@@ -28,7 +28,7 @@ def annotate(canvas: NDArray[np.uint8], detections: Instances, style: DrawStyle)
         style: Parts that are drawn, and their colours.
 
     Raises:
-        InputError: A mask is malformed.
+        InputError: A mask is malformed, or not of the image's size.
     """
     is_visible = _is_visible(detections.xyxy, detections.image_size)
     if not is_visible.any():
@@ -38,17 +38,31 @@ def annotate(canvas: NDArray[np.uint8], detections: Instances, style: DrawStyle)
     measures = measure((height, width), style.line_width)
     xyxy = detections.xyxy.astype(np.float64).clip(0, (width, height, width, height))
     is_by_class = style.color_by == "class"
-    colours = colour_instances(xyxy, detections.class_id, (height, width), is_by_class=is_by_class).tolist()
+    rgb = colour_instances(xyxy, detections.class_id, (height, width), is_by_class=is_by_class)
+    colours = rgb.tolist()
     frames = _frames(xyxy, (height, width), measures.line)
     if detections.rle is not None and (style.masks or style.outlines):
-        for rle, colour in zip(detections.rle[::-1], colours[::-1], strict=True):
-            _draw_mask(canvas, rle, colour, style=style, line=measures.line)
+        _paint_masks(canvas, detections.rle, rgb, style=style, line=measures.line)
     if style.boxes:
         for frame, colour in zip(frames[::-1].tolist(), colours[::-1], strict=True):
             _draw_frame(canvas, frame, colour, measures.line)
     if style.labels or style.scores:
         for label in arrange_labels(detections, frames, style=style, measures=measures):
             write_label(canvas, label, colours[label.instance], measures)
+
+
+def _paint_masks(
+    canvas: NDArray[np.uint8], masks: Sequence[RLE], colours: NDArray[np.uint8], *, style: DrawStyle, line: int
+) -> None:
+    """Tint the masks and draw their outlines."""
+    import torch  # takes a second, and a style alone needs none
+
+    from maskjet.ops import paint
+    from maskjet.ops.paint.outline import WIDEST
+
+    image = torch.from_numpy(canvas)
+    opacity, line = _FILL if style.masks else 0, min(line, WIDEST) if style.outlines else 0
+    paint(image, masks, torch.from_numpy(colours), opacity=opacity, line=line, out=image)
 
 
 def _is_visible(xyxy: NDArray[np.float32], size_hw: tuple[int, int]) -> NDArray[np.bool_]:
@@ -80,32 +94,3 @@ def _draw_frame(canvas: NDArray[np.uint8], frame: list[int], colour: list[int], 
     cv2.rectangle(canvas, (left, bottom - line + 1), (right, bottom), colour, cv2.FILLED)
     cv2.rectangle(canvas, (left, top), (left + line - 1, bottom), colour, cv2.FILLED)
     cv2.rectangle(canvas, (right - line + 1, top), (right, bottom), colour, cv2.FILLED)
-
-
-def _draw_mask(canvas: NDArray[np.uint8], rle: coco_rle.RLE, colour: list[int], *, style: DrawStyle, line: int) -> None:
-    """Tint a mask's inside and draw its outline, within its tight box alone."""
-    left, top, crop = coco_rle.decode_crop(rle)
-    if crop.size == 0:
-        return
-    if style.masks:
-        red, green, blue = colour
-        tint(canvas, crop, left, top, red, green, blue)
-    if style.outlines:
-        borders, _ = cv2.findContours(crop, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE, offset=(left, top))
-        smooth = [cv2.approxPolyDP(border, _SMOOTHING, True) for border in borders]
-        cv2.polylines(canvas, smooth, True, colour, line, cv2.LINE_AA)
-
-
-@compiled("void(uint8[:, :, ::1], Array(uint8, 2, 'C', True), int64, int64, int64, int64, int64)")
-def tint(
-    canvas: NDArray[np.uint8], crop: NDArray[np.uint8], left: int, top: int, red: int, green: int, blue: int
-) -> None:
-    """Blend a colour into the canvas where a mask's crop at (left, top) is not 0, but not beyond the canvas."""
-    red, green, blue = _FILL * red + 128, _FILL * green + 128, _FILL * blue + 128
-    for y in range(min(crop.shape[0], canvas.shape[0] - top)):
-        for x in range(min(crop.shape[1], canvas.shape[1] - left)):
-            if crop[y, x]:
-                pixel = canvas[top + y, left + x]
-                pixel[0] = (red + (256 - _FILL) * pixel[0]) >> 8
-                pixel[1] = (green + (256 - _FILL) * pixel[1]) >> 8
-                pixel[2] = (blue + (256 - _FILL) * pixel[2]) >> 8

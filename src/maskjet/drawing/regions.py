@@ -43,10 +43,11 @@ def unite(detections: Instances) -> Region:
     Raises:
         InputError: A mask is malformed, or a box that counts is not finite.
     """
-    region = np.zeros(detections.image_size, np.uint8)
-    for i, box in enumerate(detections.xyxy):
-        if detections.rle is None or not coco_rle.fill(detections.rle[i], region):
-            _fill_box(region, box, i)
+    masks = coco_rle.to_runs(detections.rle or (), detections.image_size)
+    region = masks.unite()
+    is_empty = np.diff(masks.firsts) == 0
+    for i in range(len(detections)) if detections.rle is None else np.flatnonzero(is_empty).tolist():
+        _fill_box(region, detections.xyxy[i], i)
     return region
 
 

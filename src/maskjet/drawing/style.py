@@ -37,7 +37,8 @@ class DrawStyle:
     outlines: bool = True
     """Whether the outlines of masks are drawn."""
     line_width: float | None = None
-    """Width of boxes and outlines in pixels, above 0, drawn as at least 1; None for one that suits the image's size."""
+    """Width of boxes and outlines in pixels, above 0, drawn as at least 1, outlines as at most 32; None for one that
+    suits the image's size."""
     color_by: ColorBy = "class"
     """"class": a hue per class, always the same, and in it a shade per instance. "instance": a hue per instance."""
 

@@ -22,6 +22,7 @@ from maskjet.ops.linear import fold_norm, linear, split_terms
 from maskjet.ops.linear.reference import Norm
 from maskjet.ops.mask_logits import mask_logits
 from maskjet.ops.nms import nms
+from maskjet.ops.paint import paint
 from maskjet.ops.paste_masks import paste_masks
 from maskjet.ops.preprocess import preprocess
 from maskjet.ops.preprocess.yuv import YUVFrames, yuv_conversion
@@ -38,7 +39,7 @@ RECORDS: Mapping[str, Op] = {
     for name in (
         *("preprocess", "select", "encode_masks", "paste_masks", "nms", "roi_align"),
         *("linear", "attention", "embed_patches", "rank_tokens", "refine_boxes", "deformable_attention"),
-        *("resize_pixels", "depthwise_norm", "mask_logits"),
+        *("resize_pixels", "depthwise_norm", "mask_logits", "paint"),
     )
 }
 
@@ -62,6 +63,7 @@ __all__ = [
     "linear",
     "mask_logits",
     "nms",
+    "paint",
     "paste_masks",
     "preprocess",
     "rank_tokens",

@@ -116,10 +116,7 @@ def _draw_difference(image: Image, expected: Detections, actual: Detections) -> 
 
 def cover(found: Detections) -> NDArray[np.bool_]:
     """Pixels that any mask covers, bool [H, W]; without masks, those of the boxes' outlines."""
-    canvas = np.zeros(found.image_size, np.uint8)
-    for rle in found.rle or ():
-        left, top, crop = coco_rle.decode_crop(rle)
-        canvas[top : top + crop.shape[0], left : left + crop.shape[1]] |= crop
+    canvas = coco_rle.to_runs(found.rle or (), found.image_size).unite()
     if found.rle is None:
         for left, top, right, bottom in np.rint(found.xyxy).astype(int).tolist():
             cv2.rectangle(canvas, (left, top), (right, bottom), 1)

@@ -20,6 +20,7 @@ from tests.ops.cases import (
     linear,
     mask_logits,
     nms,
+    paint,
     paste_masks,
     preprocess,
     rank_tokens,
@@ -53,7 +54,7 @@ CHECKS: Mapping[str, Checks] = {
     for module in (
         *(preprocess, select, encode_masks, paste_masks, nms, roi_align),
         *(linear, attention, embed_patches, rank_tokens, refine_boxes, deformable_attention),
-        *(resize_pixels, depthwise_norm, mask_logits),
+        *(resize_pixels, depthwise_norm, mask_logits, paint),
     )
 }
 """By the op's name, in the order of `maskjet.ops.RECORDS`."""
