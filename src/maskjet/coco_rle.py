@@ -56,7 +56,7 @@ def encode(masks: NDArray[Any]) -> list[dict[str, Any]]:
 
 def decode(rle: RLE) -> NDArray[np.bool_]:
     """Decode an RLE to a dense mask, bool [H, W]."""
-    counts, (height, width) = _read(rle)
+    counts, (height, width) = read_counts(rle)
     mask = np.zeros((height, width), dtype=np.bool_)
     _fill(counts, height, 0, 0, mask.view(np.uint8))
     return mask
@@ -84,7 +84,7 @@ def to_json(rle: RLE) -> dict[str, Any]:
 
 def from_json(rle: RLE) -> dict[str, Any]:
     """Convert an RLE from outside to the form `encode` returns, with the counts as `bytes`."""
-    counts, (height, width) = _read(rle)
+    counts, (height, width) = read_counts(rle)
     string = rle["counts"]
     if not isinstance(string, bytes | str):
         string = counts_to_string(counts)
@@ -93,19 +93,19 @@ def from_json(rle: RLE) -> dict[str, Any]:
 
 def area(rle: RLE) -> int:
     """The number of pixels inside a mask."""
-    counts, _ = _read(rle)
+    counts, _ = read_counts(rle)
     return int(counts[1::2].sum())
 
 
 def to_xyxy(rle: RLE) -> tuple[int, int, int, int]:
     """The tight box of an RLE in pixels, right and bottom exclusive; all 0 for an empty mask."""
-    counts, (height, _) = _read(rle)
+    counts, (height, _) = read_counts(rle)
     return _box(counts, height)
 
 
 def decode_crop(rle: RLE) -> tuple[int, int, NDArray[np.uint8]]:
     """The left and top of a mask's tight box in pixels, and the mask in it, uint8 [h, w], 1 inside; [0, 0] if empty."""
-    counts, (height, _) = _read(rle)
+    counts, (height, _) = read_counts(rle)
     left, top, right, bottom = _box(counts, height)
     crop = np.zeros((bottom - top, right - left), dtype=np.uint8)
     _fill(counts, height, left, top, crop)
@@ -127,7 +127,7 @@ def fill(rle: RLE, out: NDArray[np.uint8]) -> bool:
     """
     if out.dtype != np.uint8 or out.ndim != 2 or not (out.flags.c_contiguous and out.flags.writeable):
         raise InputError(f"out must be uint8 [H, W], contiguous and writable, got {out.dtype} {list(out.shape)}.")
-    counts, size = _read(rle)
+    counts, size = read_counts(rle)
     if out.shape != size:
         raise InputError(f"rle must have the size {list(out.shape)}, got {list(size)}.")
     _fill(counts, size[0], 0, 0, out)
@@ -136,8 +136,8 @@ def fill(rle: RLE, out: NDArray[np.uint8]) -> bool:
 
 def iou(rle: RLE, other: RLE) -> float:
     """Intersection over union of two masks, 0..1; 1 if both are empty. Masks of two sizes raise `InputError`."""
-    counts, size = _read(rle)
-    other_counts, other_size = _read(other)
+    counts, size = read_counts(rle)
+    other_counts, other_size = read_counts(other)
     if size != other_size:
         raise InputError(f"other must have the size of rle, {list(size)}, got {list(other_size)}.")
     shared = _count_shared(counts, other_counts)
@@ -164,7 +164,7 @@ def polygons(rle: RLE) -> list[NDArray[np.float32]]:
     return [line[:, 0].astype(np.float32) for line, outer in zip(outlines, is_outer, strict=True) if outer]
 
 
-def _read(rle: RLE) -> tuple[Counts, tuple[int, int]]:
+def read_counts(rle: RLE) -> tuple[Counts, tuple[int, int]]:
     """Run lengths and (height, width), checked: no length is negative, and their sum is height × width."""
     (height, width), counts = _fields(rle)
     pixels = height * width
