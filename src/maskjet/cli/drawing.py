@@ -27,7 +27,7 @@ FIELDS: Mapping[str, tuple[type, str, str]] = {
     "line_width": (float, "PIXELS", "Width of boxes and outlines; if not given, one that suits the image's size."),
     "color_by": (str, "|".join(COLOURS), "A hue per class, with a shade per instance; or a hue per instance."),
 }
-"""Type, metavar and help of each option of `DrawStyle`, by the field's name."""
+"""Type, metavar and help of each option of `DrawStyle`, by the field's name; but `mask_pixels` is for outputs, too."""
 _OTHERS: Mapping[str, tuple[type, str, str]] = {
     "draw": (
         str,
@@ -66,11 +66,12 @@ def with_style(command: Callable[..., None]) -> Callable[..., None]:
     return with_options(command, "style", options, lambda given: functools.partial(make_style, given))
 
 
-def make_style(given: Mapping[str, Any]) -> Style:
+def make_style(given: Mapping[str, Any], mask_pixels: str | None = None) -> Style:
     """Make a style of the options of drawing.
 
     Args:
         given: Their values by name; None where an option is not given.
+        mask_pixels: The field of `DrawStyle`; None for its default.
 
     Raises:
         InputError: Options don't go together, or one has a wrong value.
@@ -83,12 +84,13 @@ def make_style(given: Mapping[str, Any]) -> Style:
         if name in values and way not in ways:
             raise InputError(f"{name} must go with --draw {' or '.join(ways)}, got {values[name]!r} with {way}.")
     replacing = {name: values.pop(name) for name in GO_WITH if name in values}
+    chosen: dict[str, Any] = {} if mask_pixels is None else {"mask_pixels": mask_pixels}
     if way == "annotate":
-        return DrawStyle(**values)
+        return DrawStyle(**values, **chosen)
     switches = [name for name, (kind, *_) in FIELDS.items() if kind is bool]
     on_top = None
     if any(values.get(name) for name in switches):
-        on_top = DrawStyle(**(dict.fromkeys(switches, False) | values))
+        on_top = DrawStyle(**(dict.fromkeys(switches, False) | values | chosen))
     elif alone := next((name for name in values if name not in switches), None):
         raise InputError(f"{alone} must go with something drawn on top, such as --outlines, with --draw {way}.")
     return (Redaction if way == "redact" else Cutout)(classes=classes, on_top=on_top, **replacing)

@@ -17,7 +17,9 @@ _FILL = 108  # opacity of a mask's inside, in 256ths
 _SMOOTHING = 0.7  # pixels by which an outline may leave a mask's border, so that its steps don't show
 
 
-def annotate(canvas: NDArray[np.uint8], detections: Instances, style: DrawStyle) -> None:
+def annotate(
+    canvas: NDArray[np.uint8], detections: Instances, style: DrawStyle, given: NDArray[np.uint8] | None = None
+) -> None:
     """Draw detections into their image, the most confident on top, labels above all.
 
     Those whose box is not finite or lies outside the image are left out. The same detections always look the same.
@@ -26,6 +28,7 @@ def annotate(canvas: NDArray[np.uint8], detections: Instances, style: DrawStyle)
         canvas: uint8 [H, W, 3], RGB, contiguous, of the detections' size.
         detections: Instances of the image; without masks, only boxes and labels are drawn.
         style: Parts that are drawn, and their colours.
+        given: uint8 [n, 3], RGB: the instances' colours; None for those that their boxes and the style give.
 
     Raises:
         InputError: A mask is malformed.
@@ -37,8 +40,11 @@ def annotate(canvas: NDArray[np.uint8], detections: Instances, style: DrawStyle)
     height, width = detections.image_size
     measures = measure((height, width), style.line_width)
     xyxy = detections.xyxy.astype(np.float64).clip(0, (width, height, width, height))
-    is_by_class = style.color_by == "class"
-    colours = colour_instances(xyxy, detections.class_id, (height, width), is_by_class=is_by_class).tolist()
+    if given is None:
+        given = colour_instances(xyxy, detections.class_id, (height, width), is_by_class=style.color_by == "class")
+    else:
+        given = given[is_visible]
+    colours = given.tolist()
     frames = _frames(xyxy, (height, width), measures.line)
     if detections.rle is not None and (style.masks or style.outlines):
         for rle, colour in zip(detections.rle[::-1], colours[::-1], strict=True):
