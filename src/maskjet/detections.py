@@ -189,12 +189,6 @@ class Detections:
 
         Raises:
             InputError: mask_pixels is none of these, or a mask is malformed.
-
-        Examples:
-            >>> import maskjet
-            >>> found = maskjet.load("demo").predict(maskjet.traffic.sample(seed=3).image)
-            >>> bool((found.keep_mask_pixels("box").area <= found.area).all())
-            True
         """
         check_mask_pixels(mask_pixels)
         if mask_pixels == "raw" or self.rle is None:

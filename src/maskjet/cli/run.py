@@ -176,18 +176,6 @@ def run(
             choices=("largest", "all"),
         ),
     ] = "largest",
-    mask_pixels: Annotated[
-        str | None,
-        option(
-            "raw|box|largest",
-            "Pixels of masks that are written and drawn: all; those inside the box; or the largest part and others "
-            "with at least a third of its pixels. Redact and cutout always take all. Not given: box where masks are "
-            "drawn, raw in other outputs.",
-            panel=_OUTPUTS_PANEL,
-            choices=("raw", "box", "largest"),
-            show_default=False,
-        ),
-    ] = None,
     config: EngineConfig,
     depth: DepthOption = 2,
     batch: Annotated[
@@ -207,7 +195,7 @@ def run(
         raise InputError(
             "--out must name at least one output, or --show be given, got neither: for example -o out.mp4."
         )
-    drawing = style(mask_pixels=mask_pixels)
+    drawing, mask_pixels = style()
     check_drawn(drawing, outs, shows=show)
     selection = check_opening(every, start, limit, reconnect_for, video_stream=video_stream).selection
     everywhere, by_class = parse_thresholds(threshold)
@@ -228,7 +216,7 @@ def run(
             "with_audio": audio,
             "with_confidence": yolo_confidence,
             "yolo_parts": yolo_parts,
-            "mask_pixels": mask_pixels or "raw",
+            "mask_pixels": mask_pixels,
             "selection": selection,
             "overwrite": not no_overwrite,
         },
