@@ -102,6 +102,12 @@ class TestPainter:
                 shown = painter.paint(Frame(0, time_s, BLACK, "a", "a"), found_at(xyxy))
                 np.testing.assert_array_equal(shown, draw(BLACK, found_at(xyxy), style))
 
+    def test_a_video_after_an_image_of_a_list_has_its_own(self):
+        painter, xyxy = Painter(STYLE), boxes_at((100, 120), (300, 120))
+        paint(painter, xyxy, time_s=None, source="list")
+        first = paint(painter, xyxy, source="list")
+        assert paint(painter, xyxy[::-1], source="list") == first[::-1]
+
     def test_on_top_of_a_cutout(self):
         painter, xyxy = Painter(Cutout(on_top=STYLE)), boxes_at((100, 120), (300, 120))
         first = paint(painter, xyxy)

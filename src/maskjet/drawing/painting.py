@@ -79,8 +79,7 @@ class Painter:
 
     def __init__(self, style: Style = _DEFAULT) -> None:
         self._style = style
-        # by stream: its source, the region that stays redacted, and the colours; None for what is not held
-        self._held: dict[int, tuple[str, HeldRegion | None, HeldColours | None]] = {}
+        self._held: dict[int, tuple[str, HeldRegion, HeldColours]] = {}  # by stream, with the name of its source
 
     def paint(self, frame: Frame, detections: Instances) -> NDArray[np.uint8]:
         """Draw the next frame of a source; result and errors are those of `draw`."""
@@ -93,17 +92,18 @@ class Painter:
             _find_redacted(detections, self._style, region)
 
     def _hold(self, frame: Frame, detections: Instances) -> tuple[HeldRegion | None, NDArray[np.uint8] | None]:
-        """The region held for a frame's source, and the colours of its instances; None for what is not held."""
+        """The region held for a frame's source, and the colours of its instances; None for what is not held.
+
+        A list may have images and videos, so this is decided for each frame.
+        """
+        hold = self._style.hold if isinstance(self._style, Redaction) else 0
+        drawn = self._style if isinstance(self._style, DrawStyle) else self._style.on_top
+        has_hues = drawn is not None and drawn.color_by == "instance" and frame.is_of_video
         if frame.stream not in self._held or self._held[frame.stream][0] != frame.source:
-            hold = self._style.hold if isinstance(self._style, Redaction) else 0
-            if hold is None:
-                hold = _HOLD if frame.is_of_video else 0
-            drawn = self._style if isinstance(self._style, DrawStyle) else self._style.on_top
-            has_hues = drawn is not None and drawn.color_by == "instance" and frame.is_of_video
-            held = frame.source, HeldRegion(hold) if hold else None, HeldColours() if has_hues else None
-            self._held[frame.stream] = held
+            self._held[frame.stream] = frame.source, HeldRegion(_HOLD if hold is None else hold), HeldColours()
         _, region, colours = self._held[frame.stream]
-        return region, None if colours is None else colours.follow(detections.xyxy)
+        holds = frame.is_of_video if hold is None else hold > 0
+        return region if holds else None, colours.follow(detections.xyxy) if has_hues else None
 
 
 def _paint(
