@@ -101,7 +101,7 @@ def to_json(rle: RLE) -> dict[str, Any]:
 
 def from_json(rle: RLE) -> dict[str, Any]:
     """Convert an RLE from outside to the form `encode` returns, with the counts as `bytes`."""
-    counts, (height, width) = _read(rle)
+    counts, (height, width) = read_counts(rle)
     string = rle["counts"]
     if not isinstance(string, bytes | str):
         string = counts_to_string(counts)
@@ -110,13 +110,13 @@ def from_json(rle: RLE) -> dict[str, Any]:
 
 def area(rle: RLE) -> int:
     """The number of pixels inside a mask."""
-    counts, _ = _read(rle)
+    counts, _ = read_counts(rle)
     return int(counts[1::2].sum())
 
 
 def to_xyxy(rle: RLE) -> tuple[int, int, int, int]:
     """The tight box of an RLE in pixels, right and bottom exclusive; all 0 for an empty mask."""
-    counts, (height, _) = _read(rle)
+    counts, (height, _) = read_counts(rle)
     return _box(counts, height)
 
 
@@ -153,8 +153,8 @@ def to_runs(rles: Sequence[RLE], size_hw: tuple[int, int]) -> Runs:
 
 def iou(rle: RLE, other: RLE) -> float:
     """Intersection over union of two masks, 0..1; 1 if both are empty. Masks of two sizes raise `InputError`."""
-    counts, size = _read(rle)
-    other_counts, other_size = _read(other)
+    counts, size = read_counts(rle)
+    other_counts, other_size = read_counts(other)
     if size != other_size:
         raise InputError(f"other must have the size of rle, {list(size)}, got {list(other_size)}.")
     shared = _count_shared(counts, other_counts)
@@ -181,7 +181,7 @@ def polygons(rle: RLE) -> list[NDArray[np.float32]]:
     return [line[:, 0].astype(np.float32) for line, outer in zip(outlines, is_outer, strict=True) if outer]
 
 
-def _read(rle: RLE) -> tuple[Counts, tuple[int, int]]:
+def read_counts(rle: RLE) -> tuple[Counts, tuple[int, int]]:
     """Run lengths and (height, width), checked: no length is negative, and their sum is height × width."""
     (height, width), counts = _fields(rle)
     pixels = height * width

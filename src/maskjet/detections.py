@@ -8,7 +8,7 @@ import operator
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, get_args, overload
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from maskjet import coco_rle, limits
 from maskjet.errors import InputError, suggest, translate_errors
 from maskjet.extras import require
+from maskjet.mask_pixels import MaskPixels, check_mask_pixels, keep_pixels
 from maskjet.printing import printable
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class DrawOptions(TypedDict, total=False):
     outlines: bool
     line_width: float | None
     color_by: Literal["class", "instance"]
+    mask_pixels: MaskPixels
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -173,6 +175,28 @@ class Detections:
             return np.array([coco_rle.area(rle) for rle in self.rle], dtype=np.int64)
         width, height = (self.xyxy[:, 2:] - self.xyxy[:, :2]).T
         return np.asarray(np.rint(width * height), dtype=np.int64)
+
+    def keep_mask_pixels(self, mask_pixels: MaskPixels) -> Detections:
+        """Drop pixels of the masks; boxes, confidences and order stay. Redact with the detections as they were found.
+
+        Args:
+            mask_pixels: "box": keep the pixels inside the detection's box, rounded outwards to whole pixels, which may
+                be none; if the box is not a number, all. "largest": keep the largest part, and parts with at least a
+                third of its pixels; pixels that touch at a corner are of one part. "raw": keep all.
+
+        Returns:
+            Detections with these masks; the same ones for "raw" or without masks.
+
+        Raises:
+            InputError: mask_pixels is none of these, or a mask is malformed.
+        """
+        check_mask_pixels(mask_pixels)
+        if mask_pixels == "raw" or self.rle is None:
+            return self
+        kept = replace(self, rle=keep_pixels(self.rle, self.xyxy, self.image_size, mask_pixels))
+        if self._remembered is not None:
+            kept.remember(self._remembered)
+        return kept
 
     def masks(self) -> NDArray[np.bool_]:
         """Dense masks, bool [n, H, W].
@@ -328,7 +352,8 @@ class Detections:
                 again; an array, tensor or PIL image is only remembered while something else holds it, and `bytes` are
                 not. Frames of `stream` are in hand: `found.draw(frame.image)`.
             **style: Parts and colours: boxes, labels, scores, masks and outlines (True or False), line_width in
-                pixels, color_by "class" or "instance"; see `maskjet.drawing.DrawStyle`.
+                pixels, color_by "class" or "instance", mask_pixels "box", "raw" or "largest"; see
+                `maskjet.drawing.DrawStyle`.
 
         Returns:
             uint8 [H, W, 3], RGB.

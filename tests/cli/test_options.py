@@ -15,6 +15,7 @@ from maskjet.config import EngineConfig
 from maskjet.drawing import Cutout, DrawStyle, Redaction
 from maskjet.drawing.style import ColorBy
 from maskjet.errors import InputError
+from maskjet.mask_pixels import MaskPixels
 
 NAMES = tuple(field.name for field in fields(EngineConfig))
 
@@ -63,10 +64,11 @@ def test_values_reach_the_field_in_its_type_and_others_keep_their_default(call, 
 
 
 def test_the_options_of_drawing_are_fields_of_what_they_make():
-    types = {"bool": bool, "float | None": float, "ColorBy": str}
+    types = {"bool": bool, "float | None": float, "ColorBy": str, "MaskPixels": str}
     of_style = {field.name: types[field.type] for field in fields(DrawStyle)}
     assert {name: kind for name, (kind, *_) in drawing.FIELDS.items()} == of_style
     assert typing.get_args(ColorBy) == drawing.COLOURS
+    assert typing.get_args(MaskPixels) == drawing.MASK_PIXELS
     for way, made in (("redact", Redaction), ("cutout", Cutout)):
         own = {name for name, ways in drawing.GO_WITH.items() if way in ways}
         assert own | {"classes", "on_top"} == {field.name for field in fields(made)}  # --draw and the style give these
@@ -79,7 +81,8 @@ def test_the_options_of_drawing_are_fields_of_what_they_make():
             {"draw": "redact=person, traffic light", "replace_with": "blur", "margin": 0, "hold": 9},
             Redaction(["person", "traffic light"], "blur", 0, 9),
         ),
-        ({"draw": "redact", "boxes": False}, Redaction()),
+        ({"draw": "redact", "boxes": False, "mask_pixels": "box"}, Redaction()),
+        ({"mask_pixels": "raw"}, DrawStyle(mask_pixels="raw")),
         (
             {"draw": "cutout", "outlines": True, "line_width": 3.0},
             Cutout(on_top=DrawStyle(boxes=False, labels=False, scores=False, masks=False, line_width=3.0)),

@@ -226,8 +226,9 @@ class TestDetections:
     def test_a_mask_that_changed_its_size_after_it_was_checked_is_an_error(self):
         found = some_detections(1)
         found.rle[0].update(coco_rle.encode(np.ones((96, 128), bool))[0])
-        with pytest.raises(InputError, match=r"rle must have the size \[48, 64\], got \[96, 128\]"):
-            draw(BLACK[:48, :64], found, replace(PLAIN, masks=True))
+        for pixels in ("raw", "box"):
+            with pytest.raises(InputError, match=r"rle must have the size \[48, 64\], got \[96, 128\]"):
+                draw(BLACK[:48, :64], found, replace(PLAIN, masks=True, mask_pixels=pixels))
 
     def test_the_most_confident_is_on_top(self):
         masks = np.zeros((2, *SIZE), bool)

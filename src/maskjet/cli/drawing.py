@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
 _PANEL = "How results are drawn"
 COLOURS = ("class", "instance")
+MASK_PIXELS = ("raw", "box", "largest")
 DRAWINGS = ("annotate", "redact", "cutout")
 # Stated here, as the classes' module takes long to import; a test compares them with its fields.
 FIELDS: Mapping[str, tuple[type, str, str]] = {
@@ -26,6 +26,12 @@ FIELDS: Mapping[str, tuple[type, str, str]] = {
     "outlines": (bool, "", "Whether the outlines of masks are drawn."),
     "line_width": (float, "PIXELS", "Width of boxes and outlines; if not given, one that suits the image's size."),
     "color_by": (str, "|".join(COLOURS), "A hue per class, with a shade per instance; or a hue per instance."),
+    "mask_pixels": (
+        str,
+        "|".join(MASK_PIXELS),
+        "Pixels of masks that are drawn, and written to other outputs: all; those inside the box; or those of large "
+        "parts. Redact and cutout always take all. Not given: box where masks are drawn, raw in other outputs.",
+    ),
 }
 """Type, metavar and help of each option of `DrawStyle`, by the field's name."""
 _OTHERS: Mapping[str, tuple[type, str, str]] = {
@@ -45,7 +51,7 @@ _OTHERS: Mapping[str, tuple[type, str, str]] = {
     "hold": (int, "N", "For how many frames a redacted pixel stays redacted. Not given: 5 in video, 0 in images."),
 }
 """Type, metavar and help of the other options."""
-_CHOICES: Mapping[str, Sequence[str]] = {"draw": DRAWINGS, "color_by": COLOURS}
+_CHOICES: Mapping[str, Sequence[str]] = {"draw": DRAWINGS, "color_by": COLOURS, "mask_pixels": MASK_PIXELS}
 GO_WITH: Mapping[str, Sequence[str]] = {
     "replace_with": ("redact", "cutout"),
     "margin": ("redact",),
@@ -57,13 +63,16 @@ GO_WITH: Mapping[str, Sequence[str]] = {
 def with_style(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of drawing, in place of its parameter `style`.
 
-    The command gets a function that makes the style, as its class takes long to import.
+    The command gets a function that makes the style, as its class takes long to import, and tells the masks' pixels for
+    other outputs.
     """
     options = {}
     for name, (kind, metavar, text) in {**_OTHERS, **FIELDS}.items():
         panel, value = None if name == "draw" else _PANEL, bool | None if kind is bool else kind
         options[name] = optional(name, value, metavar, text, panel, _CHOICES.get(name, ()))
-    return with_options(command, "style", options, lambda given: functools.partial(make_style, given))
+    return with_options(
+        command, "style", options, lambda given: lambda: (make_style(given), given["mask_pixels"] or "raw")
+    )
 
 
 def make_style(given: Mapping[str, Any]) -> Style:
@@ -89,7 +98,7 @@ def make_style(given: Mapping[str, Any]) -> Style:
     on_top = None
     if any(values.get(name) for name in switches):
         on_top = DrawStyle(**(dict.fromkeys(switches, False) | values))
-    elif alone := next((name for name in values if name not in switches), None):
+    elif alone := next((name for name in values if name not in (*switches, "mask_pixels")), None):
         raise InputError(f"{alone} must go with something drawn on top, such as --outlines, with --draw {way}.")
     return (Redaction if way == "redact" else Cutout)(classes=classes, on_top=on_top, **replacing)
 

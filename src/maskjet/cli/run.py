@@ -197,7 +197,7 @@ def run(
         raise InputError(
             "--out must name at least one output, or --show be given, got neither: for example -o out.mp4."
         )
-    drawing = style()
+    drawing, mask_pixels = style()
     check_drawn(drawing, outs, shows=show)
     selection = check_opening(every, start, limit, reconnect_for, video_stream=video_stream).selection
     everywhere, by_class = parse_thresholds(threshold)
@@ -218,6 +218,7 @@ def run(
             "with_audio": audio,
             "with_confidence": yolo_confidence,
             "yolo_parts": yolo_parts,
+            "mask_pixels": mask_pixels,
             "selection": selection,
             "overwrite": not no_overwrite,
         },

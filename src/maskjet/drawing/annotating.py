@@ -17,7 +17,9 @@ from maskjet.drawing.style import DrawStyle, measure
 _FILL = 108  # opacity of a mask's inside, in 256ths
 
 
-def annotate(canvas: NDArray[np.uint8], detections: Instances, style: DrawStyle) -> None:
+def annotate(
+    canvas: NDArray[np.uint8], detections: Instances, style: DrawStyle, given: NDArray[np.uint8] | None = None
+) -> None:
     """Draw detections into their image, the most confident on top, labels above all.
 
     Those whose box is not finite or lies outside the image are left out. The same detections always look the same.
@@ -26,6 +28,7 @@ def annotate(canvas: NDArray[np.uint8], detections: Instances, style: DrawStyle)
         canvas: uint8 [H, W, 3], RGB, contiguous, of the detections' size.
         detections: Instances of the image; without masks, only boxes and labels are drawn.
         style: Parts that are drawn, and their colours.
+        given: uint8 [n, 3], RGB: the instances' colours; None for those that their boxes and the style give.
 
     Raises:
         InputError: A mask is malformed, or not of the image's size.
@@ -37,8 +40,10 @@ def annotate(canvas: NDArray[np.uint8], detections: Instances, style: DrawStyle)
     height, width = detections.image_size
     measures = measure((height, width), style.line_width)
     xyxy = detections.xyxy.astype(np.float64).clip(0, (width, height, width, height))
-    is_by_class = style.color_by == "class"
-    rgb = colour_instances(xyxy, detections.class_id, (height, width), is_by_class=is_by_class)
+    if given is None:
+        rgb = colour_instances(xyxy, detections.class_id, (height, width), is_by_class=style.color_by == "class")
+    else:
+        rgb = given[is_visible]
     colours = rgb.tolist()
     frames = _frames(xyxy, (height, width), measures.line)
     if detections.rle is not None and (style.masks or style.outlines):

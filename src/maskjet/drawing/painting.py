@@ -12,6 +12,7 @@ from maskjet.drawing.annotating import annotate
 from maskjet.drawing.instances import Instances
 from maskjet.drawing.regions import HeldRegion, Region, grow, pick, unite
 from maskjet.drawing.replacing import replace
+from maskjet.drawing.shades import HeldColours
 from maskjet.drawing.style import DrawStyle, Redaction, Style
 from maskjet.errors import InputError
 
@@ -58,7 +59,7 @@ def draw(image: ImageLike, detections: Instances, style: Style = _DEFAULT) -> ND
 
 
 class Painter:
-    """Draws the frames of videos in a style; unlike `draw`, it holds redacted regions from frame to frame.
+    """Draws the frames of videos in a style; unlike `draw`, it holds redacted regions and instances' hues.
 
     Frames of a source must come in order; those of sources that one `stream` reads side by side may be mixed. Not for
     several threads at once.
@@ -78,38 +79,43 @@ class Painter:
 
     def __init__(self, style: Style = _DEFAULT) -> None:
         self._style = style
-        self._held: dict[int, tuple[str, HeldRegion]] = {}  # by stream, with the name of its source
+        self._held: dict[int, tuple[str, HeldRegion, HeldColours]] = {}  # by stream, with the name of its source
 
     def paint(self, frame: Frame, detections: Instances) -> NDArray[np.uint8]:
         """Draw the next frame of a source; result and errors are those of `draw`."""
-        return _paint(_copy(frame.image, detections), detections, self._style, self._held_of(frame))
+        return _paint(_copy(frame.image, detections), detections, self._style, *self._hold(frame, detections))
 
     def skip(self, frame: Frame, detections: Instances) -> None:
         """Take note of the next frame of a source without drawing it."""
-        held = self._held_of(frame)
-        if held is not None and isinstance(self._style, Redaction):
-            _find_redacted(detections, self._style, held)
+        region, _ = self._hold(frame, detections)
+        if region is not None and isinstance(self._style, Redaction):
+            _find_redacted(detections, self._style, region)
 
-    def _held_of(self, frame: Frame) -> HeldRegion | None:
-        """The region held for a frame's source; None if none is."""
+    def _hold(self, frame: Frame, detections: Instances) -> tuple[HeldRegion | None, NDArray[np.uint8] | None]:
+        """The region held for a frame's source, and the colours of its instances; None for what is not held.
+
+        A list may have images and videos, so this is decided for each frame.
+        """
         hold = self._style.hold if isinstance(self._style, Redaction) else 0
-        if hold is None:
-            hold = _HOLD if frame.is_of_video else 0
-        if hold == 0:
-            return None
-        name, held = self._held.get(frame.stream, ("", None))
-        if held is None or name != frame.source:
-            held = HeldRegion(hold)
-            self._held[frame.stream] = frame.source, held
-        return held
+        drawn = self._style if isinstance(self._style, DrawStyle) else self._style.on_top
+        has_hues = drawn is not None and drawn.color_by == "instance" and frame.is_of_video
+        if frame.stream not in self._held or self._held[frame.stream][0] != frame.source:
+            self._held[frame.stream] = frame.source, HeldRegion(_HOLD if hold is None else hold), HeldColours()
+        _, region, colours = self._held[frame.stream]
+        holds = frame.is_of_video if hold is None else hold > 0
+        return region if holds else None, colours.follow(detections.xyxy) if has_hues else None
 
 
 def _paint(
-    canvas: NDArray[np.uint8], detections: Instances, style: Style, held: HeldRegion | None = None
+    canvas: NDArray[np.uint8],
+    detections: Instances,
+    style: Style,
+    held: HeldRegion | None = None,
+    colours: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8]:
     """Draw into a copy of the image, checked; see `draw`."""
     if isinstance(style, DrawStyle):
-        annotate(canvas, detections, style)
+        annotate(canvas, _drawn(detections, style), style, colours)
         return canvas
     if isinstance(style, Redaction):
         inside = _find_redacted(detections, style, held)
@@ -118,8 +124,13 @@ def _paint(
         outside = 1 - unite(pick(detections, style.classes))
         painted = replace(canvas, outside, outside, style.replace_with)
     if style.on_top is not None:
-        annotate(painted, detections, style.on_top)
+        annotate(painted, _drawn(detections, style.on_top), style.on_top, colours)
     return painted
+
+
+def _drawn(detections: Instances, style: DrawStyle) -> Instances:
+    """The detections with the pixels of their masks that are drawn; regions always take all pixels."""
+    return detections.keep_mask_pixels(style.mask_pixels) if style.masks or style.outlines else detections
 
 
 def _find_redacted(detections: Instances, style: Redaction, held: HeldRegion | None) -> Region:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
 from maskjet.errors import InputError, suggest
+from maskjet.mask_pixels import MaskPixels, check_mask_pixels
 
 Effect = Literal["mosaic", "blur", "transparent"]
 """Replacements of pixels, besides a colour."""
@@ -40,7 +41,11 @@ class DrawStyle:
     """Width of boxes and outlines in pixels, above 0, drawn as at least 1, outlines as at most 32; None for one that
     suits the image's size."""
     color_by: ColorBy = "class"
-    """"class": a hue per class, always the same, and in it a shade per instance. "instance": a hue per instance."""
+    """"class": a hue per class, always the same, and in it a shade per instance. "instance": a hue per instance, which
+    it keeps in a video as long as it is found."""
+    mask_pixels: MaskPixels = "box"
+    """Pixels of masks that are drawn, as in `Detections.keep_mask_pixels`: "box" for those inside the box, as others
+    look like blobs on other things; "raw" for all; "largest" for large parts."""
 
     def __post_init__(self) -> None:
         for name in ("boxes", "labels", "scores", "masks", "outlines"):
@@ -53,15 +58,17 @@ class DrawStyle:
         if self.color_by not in get_args(ColorBy):
             choices = " or ".join(map(repr, get_args(ColorBy)))
             raise InputError(f"color_by must be {choices}, got {self.color_by!r}.")
+        check_mask_pixels(self.mask_pixels)
 
 
 @dataclass(frozen=True)
 class Redaction:
     """Pixels inside the masks replaced, such that nothing of them is left: no replacement is made of them.
 
-    Also replaced are the pixels around a mask, and those of the masks of the frames before, as a detector may miss an
-    instance for a few frames. Without masks boxes are redacted, and so is the box of an empty mask. What is not
-    detected is not redacted, such as an instance whose confidence is below the threshold.
+    That is all pixels of a mask, also those outside its box. Also replaced are the pixels around a mask, and those of
+    the masks of the frames before, as a detector may miss an instance for a few frames. Without masks boxes are
+    redacted, and so is the box of an empty mask. What is not detected is not redacted, such as an instance whose
+    confidence is below the threshold.
 
     Examples:
         >>> import maskjet
@@ -96,7 +103,7 @@ class Redaction:
 
 @dataclass(frozen=True)
 class Cutout:
-    """Pixels outside the masks replaced; without masks, those outside the boxes.
+    """Pixels outside the masks replaced; without masks, those outside the boxes. All pixels of the masks are kept.
 
     Examples:
         >>> import maskjet

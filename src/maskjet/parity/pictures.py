@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from maskjet import coco_rle
 from maskjet.detections import Detections
-from maskjet.drawing import draw
+from maskjet.drawing import DrawStyle, draw
 from maskjet.drawing.showing import encode
 from maskjet.errors import InputError
 from maskjet.files import replacing
@@ -88,7 +88,8 @@ def draw_pair(found: Found, names: tuple[str, str]) -> Image:
     """Draw three panels, uint8 [h, w, 3], RGB: the expected detections, the actual ones, and the differences."""
     image, expected, actual = found.image, found.expected, found.actual
     scale = max(-(-_SIDE // image.shape[1]), 1)  # an integer, so that every pixel becomes a square
-    panels = [draw(image, expected), draw(image, actual), _draw_difference(image, expected, actual)]
+    style = DrawStyle(mask_pixels="raw")  # as differences are of all pixels
+    panels = [draw(image, expected, style), draw(image, actual, style), _draw_difference(image, expected, actual)]
     panels = [panel.repeat(scale, axis=0).repeat(scale, axis=1) for panel in panels]
     for difference in found.changed.differences:
         if difference.kind in FRAMED:

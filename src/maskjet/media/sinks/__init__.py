@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from maskjet.drawing import DrawStyle, Style
 from maskjet.errors import InputError
+from maskjet.mask_pixels import MaskPixels
 from maskjet.media.sinks.coco import CocoJson
 from maskjet.media.sinks.labels import Parts, YoloLabels
 from maskjet.media.sinks.lines import JsonLines, StdoutLines
@@ -43,6 +44,7 @@ def open_sinks(
     style: Style | None = None,
     with_confidence: bool = False,
     yolo_parts: Parts = "largest",
+    mask_pixels: MaskPixels = "raw",
 ) -> Sinks:
     """Open one sink per output path, chosen by its suffix.
 
@@ -55,17 +57,18 @@ def open_sinks(
         style: A `DrawStyle`, `Redaction` or `Cutout` of video and images; None for all that can be drawn.
         with_confidence: Whether lines of YOLO labels end in the confidence; see `YoloLabels`.
         yolo_parts: Parts of masks that become lines of YOLO labels; see `YoloLabels`.
+        mask_pixels: Pixels of masks in other outputs than video and images; see `Detections.keep_mask_pixels`.
 
     Returns:
         One sink that writes to all of them.
 
     Raises:
         InputError: A suffix is unknown, an output is given twice or can't hold the style's transparent pixels, there is
-            no output, or fps is not above 0.
+            no output, fps is not above 0, or yolo_parts or mask_pixels is none of its choices.
         OutputError: An output can't be written.
     """
     if fps is not None and not (math.isfinite(fps) and fps > 0):
         raise InputError(f"fps must be above 0, got {fps}.")
-    content = Content(style or DrawStyle(), with_confidence=with_confidence, yolo_parts=yolo_parts)
+    content = Content(style or DrawStyle(), False, with_confidence, yolo_parts, mask_pixels)
     check_paths(outs, style=content.style)
     return Sinks(SinkOpener(content, fps).open_each((out, None) for out in outs))

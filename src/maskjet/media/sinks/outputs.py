@@ -16,6 +16,7 @@ from maskjet.drawing import DrawStyle, Style
 from maskjet.drawing.style import refuse_transparency
 from maskjet.errors import InputError, OutputError
 from maskjet.files import naming
+from maskjet.mask_pixels import MaskPixels, check_mask_pixels
 from maskjet.media.folders import is_image_path, is_video_path
 from maskjet.media.frames import Source, UnopenedSource
 from maskjet.media.selection import EVERYTHING, Selection
@@ -40,6 +41,7 @@ _KINDS: Mapping[str, Kind] = {
     labels.SUFFIX: "labels",
     **dict.fromkeys(pictures.SUFFIXES, "images"),
 }
+_DRAWN = ("images", "video")
 _SHARED = ("lines", "table")  # kinds that take the frames of several sources, also into a pipe
 
 
@@ -55,10 +57,13 @@ class Content:
     """Whether lines of YOLO labels end in the confidence."""
     yolo_parts: labels.Parts = "largest"
     """Parts of masks that become lines of YOLO labels."""
+    mask_pixels: MaskPixels = "raw"
+    """Pixels of masks in outputs other than pictures, whose style has its own."""
 
     def __post_init__(self) -> None:
         if self.yolo_parts not in get_args(labels.Parts):
             raise InputError(f"yolo_parts must be largest or all, got {self.yolo_parts!r}.")
+        check_mask_pixels(self.mask_pixels)
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,8 @@ class SinkOpener:
             sinks: list[Sink] = []
             for out, source in pairs:
                 sinks.append(self._open(out, source))
+                if kind_of(out) not in _DRAWN:
+                    sinks[-1].mask_pixels = self.content.mask_pixels
                 undo.callback(sinks[-1].abandon)
             undo.pop_all()
         return sinks
@@ -167,6 +174,7 @@ def check_outputs(
     with_audio: bool = True,
     with_confidence: bool = False,
     yolo_parts: labels.Parts = "largest",
+    mask_pixels: MaskPixels = "raw",
     selection: Selection = EVERYTHING,
     overwrite: bool = True,
 ) -> Outputs:
@@ -183,13 +191,14 @@ def check_outputs(
         with_audio: Whether annotated video gets its source's audio.
         with_confidence: Whether lines of YOLO labels end in the confidence; see `YoloLabels`.
         yolo_parts: Parts of masks that become lines of YOLO labels; see `YoloLabels`.
+        mask_pixels: Pixels of masks in other outputs than video and images; see `Detections.keep_mask_pixels`.
         selection: Frames that the sources give, or will.
         overwrite: Whether outputs may exist; an existing file is replaced once the new one is whole.
 
     Raises:
         InputError: An output is invalid, as in `open_sinks`, is one of the sources' files, lacks `{}` although there
             are several sources, is one picture although a source has several frames, or exists and overwrite is false;
-            or yolo_parts is neither.
+            or yolo_parts or mask_pixels is none of its choices.
         OutputError: A path is too long, or its folder is not a writable folder.
     """
     for out in outs:
@@ -205,7 +214,7 @@ def check_outputs(
     shared = [out for out in outs if out not in templates]
     stems = unique_stems([source.name for source in sources], [source.root for source in sources])
     owned = [[template.replace(PLACEHOLDER, stem) for template in templates] for stem in stems]
-    content = Content(style or DrawStyle(), with_audio, with_confidence, yolo_parts)
+    content = Content(style or DrawStyle(), with_audio, with_confidence, yolo_parts, mask_pixels)
     paths = [*shared, *chain.from_iterable(owned)]
     check_paths(paths, sources, style=content.style)
     existing = {out for out in paths if out != "-" and _exists(Path(out))}

@@ -11,6 +11,7 @@ from typing import Self
 import numpy as np
 
 from maskjet.detections import Detections, are_finite
+from maskjet.mask_pixels import MaskPixels
 from maskjet.media.frames import Frame, Source
 
 
@@ -27,9 +28,11 @@ class Sink(ABC):
     Attributes:
         paths: Current paths of the output; empty if there is none.
         redacts: Whether it redacts the detections, so that it must get all of them.
+        mask_pixels: Pixels of masks that `Sinks` give it; see `Detections.keep_mask_pixels`.
     """
 
     paths: Sequence[str] = ()
+    mask_pixels: MaskPixels = "raw"
     redacts: bool = False
 
     @abstractmethod
@@ -71,7 +74,7 @@ class Sinks(Sink):
         """Write one frame to each sink."""
         finite = self._finite(detections)
         for sink in self._sinks_of(frame):
-            sink.write(frame, detections if sink.redacts else finite)
+            sink.write(frame, detections if sink.redacts else finite.keep_mask_pixels(sink.mask_pixels))
 
     def _sinks_of(self, _: Frame) -> Sequence[Sink]:
         return self._sinks
