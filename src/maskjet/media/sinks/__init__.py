@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from maskjet.drawing import DrawStyle, Style
 from maskjet.errors import InputError
 from maskjet.media.sinks.coco import CocoJson
+from maskjet.media.sinks.encoders import DEFAULT_QUALITY, Encoder, Encoding
 from maskjet.media.sinks.labels import Parts, YoloLabels
 from maskjet.media.sinks.lines import JsonLines, StdoutLines
 from maskjet.media.sinks.outputs import Content, Outputs, SinkOpener, check_outputs, check_paths
@@ -22,6 +23,7 @@ __all__ = [
     "AnnotatedVideo",
     "CocoJson",
     "CsvTable",
+    "Encoding",
     "JsonLines",
     "Outputs",
     "Sink",
@@ -43,6 +45,8 @@ def open_sinks(
     style: Style | None = None,
     with_confidence: bool = False,
     yolo_parts: Parts = "largest",
+    encoder: Encoder = "x264",
+    quality: int = DEFAULT_QUALITY,
 ) -> Sinks:
     """Open one sink per output path, chosen by its suffix.
 
@@ -55,17 +59,21 @@ def open_sinks(
         style: A `DrawStyle`, `Redaction` or `Cutout` of video and images; None for all that can be drawn.
         with_confidence: Whether lines of YOLO labels end in the confidence; see `YoloLabels`.
         yolo_parts: Parts of masks that become lines of YOLO labels; see `YoloLabels`.
+        encoder: Encoder of annotated video, as of `check_outputs`.
+        quality: Quality of annotated video, 1 to 100, as of `check_outputs`.
 
     Returns:
         One sink that writes to all of them.
 
     Raises:
         InputError: A suffix is unknown, an output is given twice or can't hold the style's transparent pixels, there is
-            no output, or fps is not above 0.
+            no output, fps is not above 0, or encoder or quality is none of these.
         OutputError: An output can't be written.
+        UnsupportedError: NVENC is asked for, and can't be used.
     """
     if fps is not None and not (math.isfinite(fps) and fps > 0):
         raise InputError(f"fps must be above 0, got {fps}.")
-    content = Content(style or DrawStyle(), with_confidence=with_confidence, yolo_parts=yolo_parts)
+    encoding = Encoding(encoder, quality)
+    content = Content(style or DrawStyle(), with_confidence=with_confidence, yolo_parts=yolo_parts, encoding=encoding)
     check_paths(outs, style=content.style)
     return Sinks(SinkOpener(content, fps).open_each((out, None) for out in outs))

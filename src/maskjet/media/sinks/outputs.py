@@ -21,6 +21,7 @@ from maskjet.media.frames import Source, UnopenedSource
 from maskjet.media.selection import EVERYTHING, Selection
 from maskjet.media.sinks import labels, pictures, video
 from maskjet.media.sinks.coco import CocoJson
+from maskjet.media.sinks.encoders import DEFAULT_QUALITY, Encoder, Encoding
 from maskjet.media.sinks.labels import YoloLabels
 from maskjet.media.sinks.lines import JsonLines, StdoutLines
 from maskjet.media.sinks.pictures import AnnotatedImages, FileId, PictureNames, id_of
@@ -55,6 +56,8 @@ class Content:
     """Whether lines of YOLO labels end in the confidence."""
     yolo_parts: labels.Parts = "largest"
     """Parts of masks that become lines of YOLO labels."""
+    encoding: Encoding = field(default_factory=Encoding)
+    """How annotated video is encoded."""
 
     def __post_init__(self) -> None:
         if self.yolo_parts not in get_args(labels.Parts):
@@ -82,15 +85,17 @@ class SinkOpener:
         Raises:
             OutputError: An output can't be written.
         """
+        pairs = list(pairs)
+        encoding = self.content.encoding.beside(sum(kind_of(out) == "video" for out, _ in pairs))
         with ExitStack() as undo:
             sinks: list[Sink] = []
             for out, source in pairs:
-                sinks.append(self._open(out, source))
+                sinks.append(self._open(out, source, encoding))
                 undo.callback(sinks[-1].abandon)
             undo.pop_all()
         return sinks
 
-    def _open(self, out: str, source: AnySource | None) -> Sink:
+    def _open(self, out: str, source: AnySource | None, encoding: Encoding) -> Sink:
         kind, style = kind_of(out), self.content.style
         root = None if source is None else source.root
         if kind == "images":
@@ -100,7 +105,8 @@ class SinkOpener:
             return YoloLabels(out, parts=parts, with_confidence=with_confidence, taken=self.taken, root=root)
         if kind == "video":
             opened = source if isinstance(source, Source) else None
-            return AnnotatedVideo(out, self.fps, opened, with_audio=self.content.with_audio, style=style)
+            with_audio = self.content.with_audio
+            return AnnotatedVideo(out, self.fps, opened, with_audio=with_audio, style=style, encoding=encoding)
         if kind == "table":
             return CsvTable(out, tells_streams=self.tells_streams)
         if out == "-":
@@ -167,6 +173,8 @@ def check_outputs(
     with_audio: bool = True,
     with_confidence: bool = False,
     yolo_parts: labels.Parts = "largest",
+    encoder: Encoder = "x264",
+    quality: int = DEFAULT_QUALITY,
     selection: Selection = EVERYTHING,
     overwrite: bool = True,
 ) -> Outputs:
@@ -183,14 +191,17 @@ def check_outputs(
         with_audio: Whether annotated video gets its source's audio.
         with_confidence: Whether lines of YOLO labels end in the confidence; see `YoloLabels`.
         yolo_parts: Parts of masks that become lines of YOLO labels; see `YoloLabels`.
+        encoder: Encoder of .mp4, .mkv and .mov: "x264"; "nvenc", the GPU's; or "auto", NVENC if it takes the frames.
+        quality: Quality of annotated video, 1 to 100, alike for all encoders; 12 more are two to three times the bytes.
         selection: Frames that the sources give, or will.
         overwrite: Whether outputs may exist; an existing file is replaced once the new one is whole.
 
     Raises:
         InputError: An output is invalid, as in `open_sinks`, is one of the sources' files, lacks `{}` although there
             are several sources, is one picture although a source has several frames, or exists and overwrite is false;
-            or yolo_parts is neither.
+            or yolo_parts, encoder or quality is none of these.
         OutputError: A path is too long, or its folder is not a writable folder.
+        UnsupportedError: NVENC is asked for, and can't be used.
     """
     for out in outs:
         _check_form(out)
@@ -205,7 +216,8 @@ def check_outputs(
     shared = [out for out in outs if out not in templates]
     stems = unique_stems([source.name for source in sources], [source.root for source in sources])
     owned = [[template.replace(PLACEHOLDER, stem) for template in templates] for stem in stems]
-    content = Content(style or DrawStyle(), with_audio, with_confidence, yolo_parts)
+    encoding = Encoding(encoder, quality)
+    content = Content(style or DrawStyle(), with_audio, with_confidence, yolo_parts, encoding)
     paths = [*shared, *chain.from_iterable(owned)]
     check_paths(paths, sources, style=content.style)
     existing = {out for out in paths if out != "-" and _exists(Path(out))}
