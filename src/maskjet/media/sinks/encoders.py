@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import av
 import av.error
@@ -14,7 +14,7 @@ from maskjet.errors import InputError, UnsupportedError, explain
 
 Encoder = Literal["x264", "nvenc", "auto"]
 HIGHEST_QUALITY, DEFAULT_QUALITY = 100, 60
-_MOST_THREADS = 8  # each holds a frame back, which a crash costs
+_MOST_THREADS = 8  # each holds a frame back, which a crash may cost
 _USUAL_HW = (720, 1280)
 
 
@@ -31,8 +31,8 @@ class Encoding:
     """Encoder of H.264: "x264" on the CPU, "nvenc" on a GPU, or "auto": NVENC if it takes the frames, else x264."""
     quality: int = DEFAULT_QUALITY
     """1 to 100, alike for all encoders; 12 more are two to three times the bytes. 60 is x264's CRF 22."""
-    threads: int | None = None
-    """Threads of the encoder; None for one per usable core, but at most 8."""
+    threads: int = field(default_factory=lambda: _share_cores(1))
+    """Threads of the encoder; by default one per usable core, but at most 8."""
 
     def __post_init__(self) -> None:
         if self.encoder not in get_args(Encoder):
@@ -44,7 +44,7 @@ class Encoding:
 
     def beside(self, outputs: int) -> Encoding:
         """The same for each of several outputs that are written side by side and share the cores."""
-        return replace(self, threads=max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0)) // max(outputs, 1))))
+        return replace(self, threads=_share_cores(outputs))
 
     def add_stream(
         self, container: av.container.OutputContainer, size_hw: tuple[int, int], fps: Fraction
@@ -62,11 +62,11 @@ class Encoding:
             options = {"deadline": "realtime", "cpu-used": "8", "row-mt": "1", "crf": level, "b": "0"}
         elif self._uses_nvenc(size_hw):
             codec, options = "h264_nvenc", {"preset": "p4", "rc": "vbr", "cq": level, "bf": "0"}
-        stream: Any = container.add_stream(codec, rate=fps, options=options)
+        stream = cast("av.VideoStream", container.add_stream(codec, rate=fps, options=options))
         stream.height, stream.width = size_hw
         stream.pix_fmt = "yuv420p" if codec == "libvpx-vp9" else "nv12"
-        stream.codec_context.thread_type = "FRAME"  # slices, PyAV's default, use two cores less well
-        stream.codec_context.thread_count = self.threads or self.beside(1).threads
+        stream.codec_context.thread_type = "FRAME"  # slices, PyAV's default, take a tenth longer
+        stream.codec_context.thread_count = self.threads
         return stream
 
     def _uses_nvenc(self, size_hw: tuple[int, int]) -> bool:
@@ -87,3 +87,8 @@ class Encoding:
                 f"{size_hw[1]}x{size_hw[0]} can't be encoded here ({reason}): use 'auto' or 'x264'."
             ) from error
         return True
+
+
+def _share_cores(outputs: int) -> int:
+    """Threads of each of several outputs' encoders."""
+    return max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0)) // max(outputs, 1)))

@@ -60,10 +60,10 @@ class AnnotatedVideo(Sink):
     left out with a warning if the container does not take its codec; .webm takes Opus and Vorbis. Damaged audio ends
     early.
 
-    Frames are drawn and converted in a thread, up to four behind, and encoded in as many at a time as the encoder has
-    threads. MP4 and QuickTime are fragmented while they are written, so that all plays after a crash but the last
-    second and these frames, at most twelve. `close` copies them to a file with its index first, which takes as much
-    disk space again. If that fails, the fragmented file takes the name; it plays as well.
+    Frames are drawn in a thread, up to four frames behind. x264 holds back one frame more than it has threads, VP9 24
+    frames. MP4 and QuickTime are fragmented while they are written, so that after a crash all plays but the last second
+    and these frames, 13 at most. `close` copies them to a file with its index first, which takes as much disk space
+    again. If that fails, the fragmented file takes the name; it plays as well.
 
     Args:
         path: Path of the .mp4, .mkv, .mov or .webm file.
