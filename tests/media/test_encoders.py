@@ -77,7 +77,7 @@ def fake_nvenc(monkeypatch, smallest=(49, 145), error=None):
 
 
 def added(encoding, size_hw=(720, 1280), container="mp4"):
-    return encoding.add_stream(FakeContainer(container), size_hw, Fraction(30))
+    return encoding.add_stream(FakeContainer(container), size_hw, Fraction(30), 2)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
-"""How annotated video is encoded: by which encoder, how well, and in how many threads."""
+"""Encoders of annotated video, their quality and threads."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, cast, get_args
 
@@ -31,8 +31,6 @@ class Encoding:
     """Encoder of H.264: "x264" on the CPU, "nvenc" on a GPU, or "auto": NVENC if it takes the frames, else x264."""
     quality: int = DEFAULT_QUALITY
     """1 to 100, alike for all encoders; 12 more are two to three times the bytes. 60 is x264's CRF 22."""
-    threads: int = field(default_factory=lambda: _share_cores(1))
-    """Threads of the encoder; by default one per usable core, but at most 8."""
 
     def __post_init__(self) -> None:
         if self.encoder not in get_args(Encoder):
@@ -42,12 +40,8 @@ class Encoding:
         if self.encoder == "nvenc":
             self._uses_nvenc(_USUAL_HW)
 
-    def beside(self, outputs: int) -> Encoding:
-        """The same for each of several outputs that are written side by side and share the cores."""
-        return replace(self, threads=_share_cores(outputs))
-
     def add_stream(
-        self, container: av.container.OutputContainer, size_hw: tuple[int, int], fps: Fraction
+        self, container: av.container.OutputContainer, size_hw: tuple[int, int], fps: Fraction, threads: int
     ) -> av.VideoStream:
         """Add a stream to a container: VP9 in WebM, else H.264. It takes NV12.
 
@@ -66,7 +60,7 @@ class Encoding:
         stream.height, stream.width = size_hw
         stream.pix_fmt = "yuv420p" if codec == "libvpx-vp9" else "nv12"
         stream.codec_context.thread_type = "FRAME"  # slices, PyAV's default, take a tenth longer
-        stream.codec_context.thread_count = self.threads
+        stream.codec_context.thread_count = threads
         return stream
 
     def _uses_nvenc(self, size_hw: tuple[int, int]) -> bool:
@@ -89,6 +83,6 @@ class Encoding:
         return True
 
 
-def _share_cores(outputs: int) -> int:
-    """Threads of each of several outputs' encoders."""
-    return max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0)) // max(outputs, 1)))
+def share_cores(videos: int) -> int:
+    """Threads for the encoder of each of several videos that are written side by side."""
+    return max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0)) // max(videos, 1)))

@@ -21,7 +21,7 @@ from maskjet.media.frames import Source, UnopenedSource
 from maskjet.media.selection import EVERYTHING, Selection
 from maskjet.media.sinks import labels, pictures, video
 from maskjet.media.sinks.coco import CocoJson
-from maskjet.media.sinks.encoders import DEFAULT_QUALITY, Encoder, Encoding
+from maskjet.media.sinks.encoders import DEFAULT_QUALITY, Encoder, Encoding, share_cores
 from maskjet.media.sinks.labels import YoloLabels
 from maskjet.media.sinks.lines import JsonLines, StdoutLines
 from maskjet.media.sinks.pictures import AnnotatedImages, FileId, PictureNames, id_of
@@ -86,16 +86,16 @@ class SinkOpener:
             OutputError: An output can't be written.
         """
         pairs = list(pairs)
-        encoding = self.content.encoding.beside(sum(kind_of(out) == "video" for out, _ in pairs))
+        threads = share_cores(sum(kind_of(out) == "video" for out, _ in pairs))
         with ExitStack() as undo:
             sinks: list[Sink] = []
             for out, source in pairs:
-                sinks.append(self._open(out, source, encoding))
+                sinks.append(self._open(out, source, threads))
                 undo.callback(sinks[-1].abandon)
             undo.pop_all()
         return sinks
 
-    def _open(self, out: str, source: AnySource | None, encoding: Encoding) -> Sink:
+    def _open(self, out: str, source: AnySource | None, threads: int) -> Sink:
         kind, style = kind_of(out), self.content.style
         root = None if source is None else source.root
         if kind == "images":
@@ -105,8 +105,10 @@ class SinkOpener:
             return YoloLabels(out, parts=parts, with_confidence=with_confidence, taken=self.taken, root=root)
         if kind == "video":
             opened = source if isinstance(source, Source) else None
-            with_audio = self.content.with_audio
-            return AnnotatedVideo(out, self.fps, opened, with_audio=with_audio, style=style, encoding=encoding)
+            encoding, with_audio = self.content.encoding, self.content.with_audio
+            return AnnotatedVideo(
+                out, self.fps, opened, with_audio=with_audio, style=style, encoding=encoding, threads=threads
+            )
         if kind == "table":
             return CsvTable(out, tells_streams=self.tells_streams)
         if out == "-":

@@ -22,7 +22,7 @@ from maskjet.media.colours import PictureFormat, guess_picture_format
 from maskjet.media.frames import Frame, Source
 from maskjet.media.sinks.audio import AudioTrack, copy_stream, open_audio
 from maskjet.media.sinks.drawing_thread import DrawingThread
-from maskjet.media.sinks.encoders import Encoding
+from maskjet.media.sinks.encoders import Encoding, share_cores
 from maskjet.media.sinks.nv12 import Weights, to_nv12, weights_of
 from maskjet.media.sinks.sink import Sink
 
@@ -71,7 +71,8 @@ class AnnotatedVideo(Sink):
         source: Source whose colours, pixel aspect ratio and audio the video gets; they are read with the first frame.
         with_audio: Whether the source's audio is copied.
         style: Whether frames are annotated, redacted or cut out, and how.
-        encoding: Encoder, quality and threads.
+        encoding: Encoder and quality.
+        threads: Threads of the encoder; None for one per usable core, at most 8.
 
     Raises:
         InputError: Pixels of the style are transparent.
@@ -86,6 +87,7 @@ class AnnotatedVideo(Sink):
         with_audio: bool = True,
         style: Style = _STYLE,
         encoding: Encoding = _ENCODING,
+        threads: int | None = None,
     ) -> None:
         refuse_transparency(style, path)
         self._path, self._painter = path, Painter(style)
@@ -98,7 +100,7 @@ class AnnotatedVideo(Sink):
         self._format, self._options = _CONTAINERS[Path(path).suffix.lower()]
         self._container: av.container.OutputContainer | None = None
         self._stream: av.VideoStream | None = None
-        self._encoding = encoding
+        self._encoding, self._threads = encoding, threads or share_cores(1)
         self._weights: Weights | None = None
         self._nv12 = np.empty((0, 0), np.uint8)
         self._audio: list[AudioTrack] = []
@@ -180,7 +182,7 @@ class AnnotatedVideo(Sink):
         rate = Fraction(self._fps).limit_denominator(1001)
         height, width = (max(side - side % 2, 2) for side in shape[:2])
         self._nv12 = np.empty((height * 3 // 2, width), np.uint8)
-        self._stream = self._encoding.add_stream(self._container, (height, width), rate)
+        self._stream = self._encoding.add_stream(self._container, (height, width), rate, self._threads)
         self._stream.codec_context.time_base = Fraction(1, _CLOCK_HZ)
         stated = self._source.picture_format if self._source is not None else None
         colours = stated or guess_picture_format((height, width))
