@@ -140,8 +140,8 @@ def suit_program() -> None:
     A Python thread that wants the interpreter waits for 5 ms before it asks the one that runs to stop, which with a
     thread for each of 32 videos is longer than a batch takes (`benchmarks/reach.md`).
 
-    glibc gives frames and activations back to the system as they are freed, so that each frame has thousands of page
-    faults anew: on a CPU a tenth of a frame's time. Up to 64 MB at the end of each heap are kept instead.
+    glibc may give frames and activations back to the system as they are freed, depending on the order of calls. Then
+    each frame has up to 10,000 page faults, a sixth of its time on a CPU. Up to 64 MB at a heap's end are kept instead.
 
     Python would search the current folder first in children started with -m or -c, as multiprocessing's, so that a
     json.py beside a video would run. PYTHONSAFEPATH forbids it, also to their children; an installation, PYTHONPATH and
