@@ -32,6 +32,7 @@ _LEVELS = (
     ("avx512bw", "AVX512_CORE"),
 )
 _SPINS = "10000"
+_KEPT_BYTES = {-3: 32 << 20, -1: 64 << 20}  # of malloc.h: M_MMAP_THRESHOLD at its most, M_TRIM_THRESHOLD
 _PYTHONS_TURN_S, _TURN_S = 0.005, 0.0002  # after which a thread that runs lets another one run
 _notes: list[str] = []
 _PATIENCE_S = 5.0  # for a parallel loop that takes a millisecond
@@ -131,13 +132,16 @@ def print_warnings() -> None:
 
 
 def suit_program() -> None:
-    """Choose how threads wait, and from where child processes import; for programs, before PyTorch is loaded.
+    """Choose how threads wait, what memory is kept, and where children import from; for programs, before PyTorch loads.
 
     GNU's OpenMP, part of PyTorch's wheels, spins for milliseconds at the end of each parallel loop. This is fastest on
     an idle machine; on a busy one the spinning threads take cores from working ones (`benchmarks/neighbours.md`).
 
     A Python thread that wants the interpreter waits for 5 ms before it asks the one that runs to stop, which with a
     thread for each of 32 videos is longer than a batch takes (`benchmarks/reach.md`).
+
+    glibc may give frames and activations back to the system as they are freed, depending on the order of calls. Then
+    each frame has up to 10,000 page faults, a sixth of its time on a CPU. Up to 64 MB at a heap's end are kept instead.
 
     Python would search the current folder first in children started with -m or -c, as multiprocessing's, so that a
     json.py beside a video would run. PYTHONSAFEPATH forbids it, also to their children; an installation, PYTHONPATH and
@@ -147,6 +151,10 @@ def suit_program() -> None:
         os.environ["PYTHONSAFEPATH"] = "1"
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
         os.environ["GOMP_SPINCOUNT"] = _SPINS
+    if not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        with suppress(OSError, AttributeError):  # no glibc
+            for parameter, size in _KEPT_BYTES.items():
+                ctypes.CDLL(None).mallopt(parameter, size)
     if sys.getswitchinterval() == _PYTHONS_TURN_S:
         sys.setswitchinterval(_TURN_S)
 

@@ -159,6 +159,23 @@ def run(
             _OUTPUTS_PANEL,
         ),
     ] = True,
+    encoder: Annotated[
+        str,
+        option(
+            "NAME",
+            "Encoder of .mp4, .mkv and .mov: x264; nvenc, the GPU's; or auto, NVENC if it takes the frames.",
+            panel=_OUTPUTS_PANEL,
+            choices=("x264", "nvenc", "auto"),
+        ),
+    ] = "x264",
+    quality: Annotated[
+        int,
+        option(
+            "N",
+            "Quality of annotated video, 1 to 100, alike for all encoders; 12 more are two to three times the bytes.",
+            panel=_OUTPUTS_PANEL,
+        ),
+    ] = 60,
     yolo_confidence: Annotated[
         bool,
         switch(
@@ -219,6 +236,8 @@ def run(
             "with_confidence": yolo_confidence,
             "yolo_parts": yolo_parts,
             "mask_pixels": mask_pixels,
+            "encoder": encoder,
+            "quality": quality,
             "selection": selection,
             "overwrite": not no_overwrite,
         },

@@ -9,6 +9,7 @@ from maskjet.drawing import DrawStyle, Style
 from maskjet.errors import InputError
 from maskjet.mask_pixels import MaskPixels
 from maskjet.media.sinks.coco import CocoJson
+from maskjet.media.sinks.encoders import DEFAULT_QUALITY, Encoder, Encoding
 from maskjet.media.sinks.labels import Parts, YoloLabels
 from maskjet.media.sinks.lines import JsonLines, StdoutLines
 from maskjet.media.sinks.outputs import Content, Outputs, SinkOpener, check_outputs, check_paths
@@ -23,6 +24,7 @@ __all__ = [
     "AnnotatedVideo",
     "CocoJson",
     "CsvTable",
+    "Encoding",
     "JsonLines",
     "Outputs",
     "Sink",
@@ -45,6 +47,8 @@ def open_sinks(
     with_confidence: bool = False,
     yolo_parts: Parts = "largest",
     mask_pixels: MaskPixels = "raw",
+    encoder: Encoder = "x264",
+    quality: int = DEFAULT_QUALITY,
 ) -> Sinks:
     """Open one sink per output path, chosen by its suffix.
 
@@ -58,17 +62,21 @@ def open_sinks(
         with_confidence: Whether lines of YOLO labels end in the confidence; see `YoloLabels`.
         yolo_parts: Parts of masks that become lines of YOLO labels; see `YoloLabels`.
         mask_pixels: Pixels of masks in other outputs than video and images; see `Detections.keep_mask_pixels`.
+        encoder: Encoder of annotated video, as of `check_outputs`.
+        quality: Quality of annotated video, 1 to 100, as of `check_outputs`.
 
     Returns:
         One sink that writes to all of them.
 
     Raises:
         InputError: A suffix is unknown, an output is given twice or can't hold the style's transparent pixels, there is
-            no output, fps is not above 0, or yolo_parts or mask_pixels is none of its choices.
+            no output, fps is not above 0, or yolo_parts, mask_pixels, encoder or quality is none of its choices.
         OutputError: An output can't be written.
+        UnsupportedError: NVENC is asked for, and can't be used.
     """
     if fps is not None and not (math.isfinite(fps) and fps > 0):
         raise InputError(f"fps must be above 0, got {fps}.")
-    content = Content(style or DrawStyle(), False, with_confidence, yolo_parts, mask_pixels)
+    encoding = Encoding(encoder, quality)
+    content = Content(style or DrawStyle(), False, with_confidence, yolo_parts, mask_pixels, encoding)
     check_paths(outs, style=content.style)
     return Sinks(SinkOpener(content, fps).open_each((out, None) for out in outs))

@@ -22,6 +22,7 @@ from maskjet.media.frames import Source, UnopenedSource
 from maskjet.media.selection import EVERYTHING, Selection
 from maskjet.media.sinks import labels, pictures, video
 from maskjet.media.sinks.coco import CocoJson
+from maskjet.media.sinks.encoders import DEFAULT_QUALITY, Encoder, Encoding, share_cores
 from maskjet.media.sinks.labels import YoloLabels
 from maskjet.media.sinks.lines import JsonLines, StdoutLines
 from maskjet.media.sinks.pictures import AnnotatedImages, FileId, PictureNames, id_of
@@ -59,6 +60,8 @@ class Content:
     """Parts of masks that become lines of YOLO labels."""
     mask_pixels: MaskPixels = "raw"
     """Pixels of masks in outputs other than pictures, whose style has its own."""
+    encoding: Encoding = field(default_factory=Encoding)
+    """How annotated video is encoded."""
 
     def __post_init__(self) -> None:
         if self.yolo_parts not in get_args(labels.Parts):
@@ -87,17 +90,19 @@ class SinkOpener:
         Raises:
             OutputError: An output can't be written.
         """
+        pairs = list(pairs)
+        threads = share_cores(sum(kind_of(out) == "video" for out, _ in pairs))
         with ExitStack() as undo:
             sinks: list[Sink] = []
             for out, source in pairs:
-                sinks.append(self._open(out, source))
+                sinks.append(self._open(out, source, threads))
                 if kind_of(out) not in _DRAWN:
                     sinks[-1].mask_pixels = self.content.mask_pixels
                 undo.callback(sinks[-1].abandon)
             undo.pop_all()
         return sinks
 
-    def _open(self, out: str, source: AnySource | None) -> Sink:
+    def _open(self, out: str, source: AnySource | None, threads: int) -> Sink:
         kind, style = kind_of(out), self.content.style
         root = None if source is None else source.root
         if kind == "images":
@@ -107,7 +112,10 @@ class SinkOpener:
             return YoloLabels(out, parts=parts, with_confidence=with_confidence, taken=self.taken, root=root)
         if kind == "video":
             opened = source if isinstance(source, Source) else None
-            return AnnotatedVideo(out, self.fps, opened, with_audio=self.content.with_audio, style=style)
+            encoding, with_audio = self.content.encoding, self.content.with_audio
+            return AnnotatedVideo(
+                out, self.fps, opened, with_audio=with_audio, style=style, encoding=encoding, threads=threads
+            )
         if kind == "table":
             return CsvTable(out, tells_streams=self.tells_streams)
         if out == "-":
@@ -175,6 +183,8 @@ def check_outputs(
     with_confidence: bool = False,
     yolo_parts: labels.Parts = "largest",
     mask_pixels: MaskPixels = "raw",
+    encoder: Encoder = "x264",
+    quality: int = DEFAULT_QUALITY,
     selection: Selection = EVERYTHING,
     overwrite: bool = True,
 ) -> Outputs:
@@ -192,14 +202,17 @@ def check_outputs(
         with_confidence: Whether lines of YOLO labels end in the confidence; see `YoloLabels`.
         yolo_parts: Parts of masks that become lines of YOLO labels; see `YoloLabels`.
         mask_pixels: Pixels of masks in other outputs than video and images; see `Detections.keep_mask_pixels`.
+        encoder: Encoder of .mp4, .mkv and .mov: "x264"; "nvenc", the GPU's; or "auto", NVENC if it takes the frames.
+        quality: Quality of annotated video, 1 to 100, alike for all encoders; 12 more are two to three times the bytes.
         selection: Frames that the sources give, or will.
         overwrite: Whether outputs may exist; an existing file is replaced once the new one is whole.
 
     Raises:
         InputError: An output is invalid, as in `open_sinks`, is one of the sources' files, lacks `{}` although there
             are several sources, is one picture although a source has several frames, or exists and overwrite is false;
-            or yolo_parts or mask_pixels is none of its choices.
+            or yolo_parts, mask_pixels, encoder or quality is none of its choices.
         OutputError: A path is too long, or its folder is not a writable folder.
+        UnsupportedError: NVENC is asked for, and can't be used.
     """
     for out in outs:
         _check_form(out)
@@ -214,7 +227,8 @@ def check_outputs(
     shared = [out for out in outs if out not in templates]
     stems = unique_stems([source.name for source in sources], [source.root for source in sources])
     owned = [[template.replace(PLACEHOLDER, stem) for template in templates] for stem in stems]
-    content = Content(style or DrawStyle(), with_audio, with_confidence, yolo_parts, mask_pixels)
+    encoding = Encoding(encoder, quality)
+    content = Content(style or DrawStyle(), with_audio, with_confidence, yolo_parts, mask_pixels, encoding)
     paths = [*shared, *chain.from_iterable(owned)]
     check_paths(paths, sources, style=content.style)
     existing = {out for out in paths if out != "-" and _exists(Path(out))}

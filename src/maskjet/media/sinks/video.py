@@ -9,7 +9,6 @@ from pathlib import Path
 
 import av
 import av.error
-import av.video.reformatter
 import cv2
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +22,8 @@ from maskjet.media.colours import PictureFormat, guess_picture_format
 from maskjet.media.frames import Frame, Source
 from maskjet.media.sinks.audio import AudioTrack, copy_stream, open_audio
 from maskjet.media.sinks.drawing_thread import DrawingThread
+from maskjet.media.sinks.encoders import Encoding, share_cores
+from maskjet.media.sinks.nv12 import Weights, to_nv12, weights_of
 from maskjet.media.sinks.sink import Sink
 
 _FRAGMENTS = {
@@ -44,9 +45,7 @@ _DEFAULT_FPS = 30.0
 _LOWEST_FPS, _HIGHEST_FPS = 0.001, 1000.0  # a rate outside is taken as wrong
 _LONGEST_GAP_S = 3600.0  # a longer one is a clock's jump; an MP4 holds 13 hours
 _CLOCK_HZ = 90_000  # ticks of a video's timestamps, as in MPEG
-# 10 ms of CPU per noisy 720p frame; veryfast at the same PSNR takes 20 ms and saves a fifth of the size.
-_ENCODER = {"preset": "ultrafast", "crf": "22"}
-_ENCODER_VP9 = {"deadline": "realtime", "cpu-used": "8", "row-mt": "1", "crf": "32", "b": "0"}
+_ENCODING = Encoding()
 
 
 class AnnotatedVideo(Sink):
@@ -61,9 +60,10 @@ class AnnotatedVideo(Sink):
     left out with a warning if the container does not take its codec; .webm takes Opus and Vorbis. Damaged audio ends
     early.
 
-    Frames are drawn and encoded in a thread. MP4 and QuickTime are fragmented while they are written, so that all but
-    the last second and four frames plays after a crash. `close` copies them to a file with its index first, which takes
-    as much disk space again. If that fails, the fragmented file takes the name; it plays as well.
+    Frames are drawn in a thread, up to four frames behind. x264 holds back one frame more than it has threads, VP9 24
+    frames. MP4 and QuickTime are fragmented while they are written, so that after a crash all plays but the last second
+    and these frames, 13 at most. `close` copies them to a file with its index first, which takes as much disk space
+    again. If that fails, the fragmented file takes the name; it plays as well.
 
     Args:
         path: Path of the .mp4, .mkv, .mov or .webm file.
@@ -71,6 +71,8 @@ class AnnotatedVideo(Sink):
         source: Source whose colours, pixel aspect ratio and audio the video gets; they are read with the first frame.
         with_audio: Whether the source's audio is copied.
         style: Whether frames are annotated, redacted or cut out, and how.
+        encoding: Encoder and quality.
+        threads: Threads of the encoder; None for one per usable core, at most 8.
 
     Raises:
         InputError: Pixels of the style are transparent.
@@ -84,6 +86,8 @@ class AnnotatedVideo(Sink):
         *,
         with_audio: bool = True,
         style: Style = _STYLE,
+        encoding: Encoding = _ENCODING,
+        threads: int | None = None,
     ) -> None:
         refuse_transparency(style, path)
         self._path, self._painter = path, Painter(style)
@@ -96,7 +100,9 @@ class AnnotatedVideo(Sink):
         self._format, self._options = _CONTAINERS[Path(path).suffix.lower()]
         self._container: av.container.OutputContainer | None = None
         self._stream: av.VideoStream | None = None
-        self._to_yuv = av.video.reformatter.VideoReformatter()
+        self._encoding, self._threads = encoding, threads or share_cores(1)
+        self._weights: Weights | None = None
+        self._nv12 = np.empty((0, 0), np.uint8)
         self._audio: list[AudioTrack] = []
         self._with_audio = with_audio
         self._packets = 0
@@ -116,13 +122,9 @@ class AnnotatedVideo(Sink):
             if self._container is None:
                 self._start(self._temporary, drawn.shape, frame.time_s)
             assert self._stream is not None
-            pixels = av.VideoFrame.from_ndarray(_fit(drawn, self._stream.height, self._stream.width), format="rgb24")
-            picture = self._to_yuv.reformat(
-                pixels,
-                format="yuv420p",
-                dst_colorspace=self._stream.codec_context.colorspace,
-                dst_color_range=self._stream.codec_context.color_range,
-            )
+            assert self._weights is not None
+            to_nv12(_fit(drawn, self._stream.height, self._stream.width), self._weights, self._nv12)
+            picture = av.VideoFrame.from_numpy_buffer(self._nv12, format="nv12")  # FFmpeg copies it
             picture.pts, picture.time_base = self._next_tick(frame.time_s), Fraction(1, _CLOCK_HZ)
             self._encode(self._temporary, picture)
 
@@ -178,16 +180,14 @@ class AnnotatedVideo(Sink):
         options = self._audio[0].options if self._audio else self._options
         self._container = av.open(temporary.file, "w", format=self._format, options=dict(options))
         rate = Fraction(self._fps).limit_denominator(1001)
-        if self._format == "webm":
-            self._stream = self._container.add_stream("libvpx-vp9", rate=rate, options=_ENCODER_VP9)
-        else:
-            self._stream = self._container.add_stream("libx264", rate=rate, options=_ENCODER)
         height, width = (max(side - side % 2, 2) for side in shape[:2])
-        self._stream.height, self._stream.width = height, width
-        self._stream.pix_fmt = "yuv420p"
+        self._nv12 = np.empty((height * 3 // 2, width), np.uint8)
+        self._stream = self._encoding.add_stream(self._container, (height, width), rate, self._threads)
         self._stream.codec_context.time_base = Fraction(1, _CLOCK_HZ)
         stated = self._source.picture_format if self._source is not None else None
-        _tag(self._stream.codec_context, stated or guess_picture_format((height, width)))
+        colours = stated or guess_picture_format((height, width))
+        self._weights = weights_of(colours)
+        _tag(self._stream.codec_context, colours)
         for track in self._audio:
             track.add_to(self._container)
 
@@ -275,9 +275,9 @@ def _copy(temporary: TemporaryFile, whole: TemporaryFile, container_format: str)
 
 
 def _fit(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """Fit an image to a size: cropped by up to one row and column if that is enough, else letterboxed."""
+    """Fit an image to a size: letterboxed, unless it is that large, or has up to one row and column more."""
     if 0 <= image.shape[0] - height <= 1 and 0 <= image.shape[1] - width <= 1:
-        return np.ascontiguousarray(image[:height, :width])
+        return image
     scale = min(height / image.shape[0], width / image.shape[1])
     inner_height, inner_width = (max(round(side * scale), 1) for side in image.shape[:2])
     top, left = (height - inner_height) // 2, (width - inner_width) // 2
