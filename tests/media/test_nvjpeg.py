@@ -103,6 +103,9 @@ class Stream:
     def __exit__(self, *_):
         return None
 
+    def query(self):
+        return False
+
     def record(self, stream):
         assert stream is not None
         self._library.calls.append(("record", None))
@@ -119,7 +122,7 @@ def library(monkeypatch):
     monkeypatch.setattr(nvjpeg, "_STATES", 1)
     monkeypatch.setattr(torch.cuda, "Stream", lambda _: Stream(made))
     monkeypatch.setattr(torch.cuda, "Event", lambda blocking: Stream(made) if blocking else None)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: "the caller's")
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream(made))
     nvjpeg._make_decoder.cache_clear()
     yield made
     nvjpeg._make_decoder.cache_clear()

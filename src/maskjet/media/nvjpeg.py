@@ -152,8 +152,10 @@ class _State:
                 for image, pixels in zip(images, stored, strict=True)
             ]
             # The current stream owns the memory and may still write it: nvJPEG's own streams don't wait for that.
-            self._done.record(torch.cuda.current_stream(self._device))
-            self._done.synchronize()
+            owner = torch.cuda.current_stream(self._device)
+            if not owner.query():
+                self._done.record(owner)
+                self._done.synchronize()
             try:
                 with self._stream:
                     status = self._submit(images, stored)

@@ -38,7 +38,9 @@ class Picture:
 
     def to_rgb(self) -> NDArray[np.uint8]:
         """uint8 [H, W, 3], RGB, on the host; equal to swscale's for the same frame from a decoder on the CPU."""
-        return cpu.to_rgb(YUVFrames.within(self.memory.cpu(), self.conversion))[0].numpy()
+        device = self.memory.device
+        frames = YUVFrames.within(self.memory, self.conversion.to(device))
+        return (cpu.to_rgb(frames) if device.type == "cpu" else frames.to_rgb())[0].cpu().numpy()
 
 
 @cache
