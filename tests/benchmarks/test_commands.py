@@ -16,7 +16,7 @@ from maskjet.cli import app as product
 from tests.cli.command_line import call
 
 COMMANDS = (
-    *("ablation", "capture", "conversion", "host_time", "images", "jobs", "jpeg", "jpegs", "network", "onnx_files"),
+    *("ablation", "capture", "conversion", "host_time", "images", "jobs", "jpegs", "network", "onnx_files"),
     *("ops", "pictures", "probe", "reach", "replay", "runtimes", "serve", "serve_soak", "soak", "study", "two_stage"),
     "video",
 )
