@@ -91,11 +91,7 @@ def drop_small_parts(pieces: NDArray[np.int32]) -> int:
     """Drop the pieces of small 8-connected parts, in place; returns the number of those that stay."""
     count = len(pieces)
     parents = np.arange(count).astype(np.int32)  # each leads to the first piece of its part
-    before, own, near = (
-        0,
-        0,
-        0,
-    )  # first pieces of the column before, of this one, and of those not above this piece
+    before, own, near = 0, 0, 0  # first pieces of: the column before, this one, those not above this piece
     for k in range(count):
         x, top, bottom = pieces[k]
         if x != pieces[own, 0]:

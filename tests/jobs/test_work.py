@@ -1,6 +1,7 @@
 """What a worker asks, does and tells, what a driver on Ray makes of it, and windows of the plan; no Ray is started."""
 
 import json
+import subprocess
 import threading
 from dataclasses import asdict, replace
 from types import SimpleNamespace
@@ -83,12 +84,22 @@ def test_what_decodes_jpegs_names_parts_of_images_and_is_the_same_everywhere(wor
         (None, "cuda:0", "cpu", "cpu"),
         ("auto", None, "auto", "cpu"),
         ("auto", None, "cuda", "nvJPEG 13.0"),
+        (None, "cuda:2", "auto", "cpu"),
+        (None, "cuda:2", "cuda", "nvJPEG 13.0"),  # the workers say why it can't be had
     ],
 )
 def test_a_command_chooses_what_decodes_jpegs(ray, devices, decoder, expected, monkeypatch):
+    def run(command, **_):
+        return subprocess.CompletedProcess(command, "cuda:2" in command[-1])  # a GPU without a decoder of JPEGs
+
     monkeypatch.setattr(machines, "choose", lambda names, _: machines.place(names.split(","), {}, cores=2))
     monkeypatch.setattr(decoding, "version", lambda _: "13.0")
+    monkeypatch.setattr(job.subprocess, "run", run)
     assert job._jpeg_decoder(ray, devices, EngineConfig(decoder=decoder)) == expected
+
+
+def test_a_gpu_that_is_not_here_decodes_no_jpegs():
+    assert not job._decode_jpegs({"cuda:999"})
 
 
 def test_a_segment_is_done_once(working):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     MakeWorkers = Callable[[dict[str, Any]], Workers]
 
 _EXIT_FAILED = 1
+_PROBE_S = 120.0  # longest wait for a process that imports PyTorch and asks a GPU
 _PLAN_PANEL = "How the files are cut into segments"
 _PLACE_PANEL = "Where segments are processed: here, or on a Ray cluster"
 _EXAMPLES = """
@@ -237,16 +239,26 @@ def _local_workers(devices: str | None, streams: int | None, config: EngineConfi
 
 
 def _jpeg_decoder(ray: str | None, devices: str | None, config: EngineConfig) -> str:
-    """What decodes JPEGs, the same in all workers: nvJPEG if it is here and each has a GPU, of Ray's if asked for."""
+    """What decodes JPEGs, the same in all workers: nvJPEG if asked for, or if each one's GPU can use it."""
     from maskjet.devices import choose
     from maskjet.media.decoding import name_nvjpeg
 
     if config.decoder == "cpu" or (ray is not None and config.decoder == "auto"):
         return "cpu"
-    have_gpus = ray is not None or all(
-        place.device != "cpu" for place in choose(devices or _every_device(config), config)
-    )
-    return name_nvjpeg() if have_gpus else "cpu"
+    name = name_nvjpeg()
+    if ray is not None or name == "cpu":
+        return name
+    names = {place.device for place in choose(devices or _every_device(config), config)}
+    return name if "cpu" not in names and (config.decoder == "cuda" or _decode_jpegs(names)) else "cpu"
+
+
+def _decode_jpegs(devices: Collection[str]) -> bool:
+    """Whether GPUs can decode JPEGs; asked in a process that ends, as this one makes no CUDA context."""
+    script = f"from maskjet.media.nvjpeg import jpeg_decoder\nfor device in {sorted(devices)}: jpeg_decoder(device)"
+    try:
+        return not subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=_PROBE_S).returncode
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def _every_device(config: EngineConfig) -> str:
