@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import math
 import re
 import shutil
 import threading
@@ -189,6 +190,27 @@ def test_masks_decode_as_in_python_and_large_ones_are_thinned_out(page):
         if step == 1:
             left, top, cropped = coco_rle.decode_crop(rle)
             assert (crop["left"], crop["top"], *crop["size"]) == (left, top, *cropped.shape)
+
+
+@pytest.mark.parametrize("box", [(10.6, 4.2, 30.1, 20.5), (-5, -5, 12, 9), (40, 0, 90, 90), (0, 60, 5, 70)])
+def test_pixels_outside_the_box_are_left_out_as_in_drawings(page, box):
+    mask = np.random.default_rng(1).random((48, 64)) < 0.4
+    box_only = np.zeros_like(mask)
+    left, top = (max(math.floor(side), 0) for side in box[:2])
+    right, bottom = (math.ceil(side) for side in box[2:])
+    box_only[top:bottom, left:right] = mask[top:bottom, left:right]
+    crop = page.evaluate(
+        """async ([rle, box]) => {
+            const { decodeCrop } = await import("./page/rle.js");
+            const { left, top, width, height, data } = decodeCrop(rle, 1, box);
+            return { left, top, size: [height, width], data: [...data] };
+        }""",
+        [coco_rle.to_json(coco_rle.encode(mask)[0]), box],
+    )
+    found = np.zeros_like(mask, np.uint8)
+    height, width = crop["size"]
+    found[crop["top"] :, crop["left"] :][:height, :width] = np.reshape(crop["data"], crop["size"])
+    assert np.array_equal(found, box_only)
 
 
 def test_broken_masks_are_refused(page):

@@ -22,9 +22,9 @@ export class Instance {
     this.#step = step;
   }
 
-  /** The mask within its box, in every step-th pixel; null without masks. */
+  /** The mask within its detection's box, as drawings have it, in every step-th pixel; null without masks. */
   get crop() {
-    if (this.#crop === undefined) this.#crop = this.#rle ? decodeCrop(this.#rle, this.#step) : null;
+    if (this.#crop === undefined) this.#crop = this.#rle ? decodeCrop(this.#rle, this.#step, this.xyxy) : null;
     return this.#crop;
   }
 

@@ -31,15 +31,16 @@ export function readCounts(string, pixels) {
  * Decode the part of a mask within its tight box.
  * @param {{size: [number, number], counts: string}} rle
  * @param {number} step Only every step-th row and column is kept, for images larger than a screen.
+ * @param {number[]} within Left, top, right, bottom in pixels: what is outside, rounded outwards, is left out.
  * @returns {{left: number, top: number, width: number, height: number, data: Uint8Array}} In kept pixels; data is
  *     row by row, 1 inside.
  */
-export function decodeCrop(rle, step = 1) {
+export function decodeCrop(rle, step = 1, within = [0, 0, Infinity, Infinity]) {
   const [height, width] = rle.size;
   const counts = readCounts(rle.counts, height * width);
   const box = boundingBox(counts, height);
-  const left = Math.ceil(box.left / step), right = Math.ceil(box.right / step);
-  const top = Math.ceil(box.top / step), bottom = Math.ceil(box.bottom / step);
+  const left = Math.ceil(Math.max(box.left, Math.floor(within[0])) / step), right = Math.ceil(Math.min(box.right, Math.ceil(within[2])) / step);
+  const top = Math.ceil(Math.max(box.top, Math.floor(within[1])) / step), bottom = Math.ceil(Math.min(box.bottom, Math.ceil(within[3])) / step);
   const cropWidth = Math.max(right - left, 0), cropHeight = Math.max(bottom - top, 0);
   const data = new Uint8Array(cropWidth * cropHeight);
   let start = 0;
@@ -48,8 +49,9 @@ export function decodeCrop(rle, step = 1) {
     if (i & 1) {
       while (start < end) { // one column at a time
         const x = Math.floor(start / height), below = Math.min(end, (x + 1) * height);
-        if (x % step === 0) {
-          const first = Math.ceil((start - x * height) / step), last = Math.ceil((below - x * height) / step);
+        if (x % step === 0 && x >= left * step && x < right * step) {
+          const first = Math.max(Math.ceil((start - x * height) / step), top);
+          const last = Math.min(Math.ceil((below - x * height) / step), bottom);
           let at = (first - top) * cropWidth + x / step - left;
           for (let y = first; y < last; y++, at += cropWidth) data[at] = 1;
         }
