@@ -68,6 +68,7 @@ def test_what_decodes_jpegs_names_parts_of_images_and_is_the_same_everywhere(wor
         assert len({digest(segment, each.identity(None)) for each in settings}) == names
     assert settings[0].identity(None) == SETTINGS  # as before there were others
     made = working()
+    monkeypatch.setattr(work, "name_nvjpeg", lambda: "cpu")
     made.orders["settings"] = settings[1].as_dict()
     with pytest.raises(UnsupportedError, match=r"JPEGs must be decoded alike, by nvJPEG 13.0 on all nodes, got cpu"):
         Worker(made.orders)
