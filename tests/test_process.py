@@ -151,8 +151,8 @@ import resource, sys
 import numpy as np
 from maskjet import process
 
-if sys.argv[1] == "suited":
-    process.suit_program()
+if sys.argv[1] == "kept":
+    process.keep_freed_memory()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(50):
     frames = [np.full((480, 640, 3), 7, np.uint8) for _ in range(9)]
@@ -164,10 +164,10 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 @pytest.mark.skipif("glibc" not in platform.libc_ver(), reason="of glibc")
 def test_memory_of_frames_is_used_again_without_page_faults():
     given = {**os.environ, "PYTHONPATH": str(Path(process.__file__).parents[1])}
-    suited, plain = (
-        int(subprocess.check_output([sys.executable, "-c", FRAMES, which], env=given)) for which in ("suited", "plain")
+    kept, plain = (
+        int(subprocess.check_output([sys.executable, "-c", FRAMES, which], env=given)) for which in ("kept", "plain")
     )
-    assert suited < plain / 5
+    assert kept < plain / 5
 
 
 class Knot:

@@ -132,16 +132,13 @@ def print_warnings() -> None:
 
 
 def suit_program() -> None:
-    """Choose how threads wait, what memory is kept, and where children import from; for programs, before PyTorch loads.
+    """Choose how threads wait, and from where child processes import; for programs, before PyTorch is loaded.
 
     GNU's OpenMP, part of PyTorch's wheels, spins for milliseconds at the end of each parallel loop. This is fastest on
     an idle machine; on a busy one the spinning threads take cores from working ones (`benchmarks/neighbours.md`).
 
     A Python thread that wants the interpreter waits for 5 ms before it asks the one that runs to stop, which with a
     thread for each of 32 videos is longer than a batch takes (`benchmarks/reach.md`).
-
-    glibc may give frames and activations back to the system as they are freed, depending on the order of calls. Then
-    each frame has up to 10,000 page faults, a sixth of its time on a CPU. Up to 64 MB at a heap's end are kept instead.
 
     Python would search the current folder first in children started with -m or -c, as multiprocessing's, so that a
     json.py beside a video would run. PYTHONSAFEPATH forbids it, also to their children; an installation, PYTHONPATH and
@@ -151,12 +148,20 @@ def suit_program() -> None:
         os.environ["PYTHONSAFEPATH"] = "1"
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
         os.environ["GOMP_SPINCOUNT"] = _SPINS
+    if sys.getswitchinterval() == _PYTHONS_TURN_S:
+        sys.setswitchinterval(_TURN_S)
+
+
+def keep_freed_memory() -> None:
+    """Keep up to 64 MB at a heap's end, for programs that run for one video after the other, not for days.
+
+    glibc may give frames and activations back to the system as they are freed, depending on the order of calls. Then
+    each frame has up to 10,000 page faults, a sixth of its time on a CPU. A service's memory grew with it.
+    """
     if not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         with suppress(OSError, AttributeError):  # no glibc
             for parameter, size in _KEPT_BYTES.items():
                 ctypes.CDLL(None).mallopt(parameter, size)
-    if sys.getswitchinterval() == _PYTHONS_TURN_S:
-        sys.setswitchinterval(_TURN_S)
 
 
 def _note_fork() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from maskjet import process
 from maskjet.cli import signals
 from maskjet.cli.choosing import ClassesOption, ThresholdOption, load_model, parse_thresholds
 from maskjet.cli.drawing import check_drawn, with_style
@@ -205,6 +206,7 @@ def run(
     ] = None,
 ) -> None:
     """Find things in images and video; write video, JSON or pictures."""
+    process.keep_freed_memory()
     from maskjet.media.decoding import choose_decoding
     from maskjet.media.expansion import expand_sources
     from maskjet.media.source import check_opening
