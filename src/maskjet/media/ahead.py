@@ -92,7 +92,7 @@ os.register_at_fork(after_in_child=_workers.cache_clear)  # a fork has none of t
 
 
 def image_threads() -> ThreadPoolExecutor:
-    """The threads that read and decode images, as many as this process may use cores."""
+    """The threads that read and decode images, on three quarters of the cores that this process may use."""
     return _workers().threads
 
 

@@ -234,9 +234,8 @@ def _is_image(item: Any) -> bool:
     """Whether an item is one image: in memory, or a path with an image's suffix."""
     if isinstance(item, str | os.PathLike):
         return is_image_path(item)
-    return isinstance(item, bytes) or any(
-        hasattr(item, name) for name in ("__dlpack__", "shape", "getexif")
-    )  # nested tensors' shape raises
+    names = ("__dlpack__", "shape", "getexif")
+    return isinstance(item, bytes) or any(hasattr(item, name) for name in names)  # nested tensors' shape raises
 
 
 class ImageSource(Source):

@@ -24,7 +24,13 @@ from maskjet.media.avif import decode_avif
 from maskjet.media.containers import is_camera, is_stream, shown_name
 from maskjet.media.image_headers import MOST_PARTS, jpeg_descriptions, jpeg_frame, stated_size_hw
 from maskjet.media.jpeg_scans import jpeg_scans
-from maskjet.media.pillow_images import exif_orientation, open_with_pillow, orientation_of, stated_orientation, turn
+from maskjet.media.pillow_images import (
+    open_with_pillow,
+    orientation_of,
+    orientation_of_jpeg,
+    stated_orientation,
+    turn,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
@@ -251,8 +257,7 @@ def decode_image(data: bytes, name: str) -> Image:
         if data.startswith((b"GIF", b"II", b"MM")):  # OpenCV blends alpha, and knows fewer colours and compressions
             return _from_pil(open_with_pillow(data), name, size_hw)
         if data.startswith(b"\xff\xd8"):
-            orientation = exif_orientation(jpeg_descriptions(data))
-            return turn(_decode_jpeg(data, name), stated_orientation(data) if orientation is None else orientation)
+            return turn(_decode_jpeg(data, name), orientation_of_jpeg(data, jpeg_descriptions(data)))
         if data[4:8] == b"ftyp":
             pixels = np.frombuffer(decode_avif(data, size_hw), dtype=np.uint8).reshape(*size_hw, 3)
         else:

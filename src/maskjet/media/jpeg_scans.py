@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from maskjet.jit import compiled
 from maskjet.media.image_headers import MOST_PARTS
 
-_MOST_PARTS = int(MOST_PARTS)
-
 
 def jpeg_scans(data: bytes) -> tuple[int, int | None]:
     """The number of a JPEG's scans, and the position of its end marker, not of a thumbnail's or an appended video's.
@@ -24,7 +22,7 @@ def jpeg_scans(data: bytes) -> tuple[int, int | None]:
 def _count(data: NDArray[np.uint8]) -> tuple[int, int]:
     """As `jpeg_scans`; -1 in place of None."""
     scans, position = 0, 2
-    for _ in range(_MOST_PARTS):
+    for _ in range(MOST_PARTS):
         while position + 1 < len(data):
             marker = data[position + 1]
             # Neither a stuffed zero nor a marker without a length.

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet.jit import compiled
-from maskjet.media.pillow_images import exif_orientation, stated_orientation
+from maskjet.media.pillow_images import orientation_of_jpeg
 
 Bytes = NDArray[np.uint8]
 Entries = NDArray[np.int32]
@@ -63,9 +63,7 @@ def check_jpeg(data: bytes) -> PlainJPEG | str:
     end = _find_end(np.frombuffer(data, dtype=np.uint8), header.start, *layout)
     if end < 0:
         return _FAULTS[end]
-    orientation = exif_orientation(header.descriptions)
-    if orientation is None:
-        orientation = stated_orientation(data)
+    orientation = orientation_of_jpeg(data, header.descriptions)
     return PlainJPEG(data[:end], header.size_hw, orientation if orientation in range(2, 9) else 1)
 
 
