@@ -38,7 +38,7 @@ from maskjet.media.ahead import is_encoded, load_ahead, read_encoded
 from maskjet.media.containers import shown_name
 from maskjet.media.decoding import choose_decoding, choose_for_call
 from maskjet.media.frames import Frame, kind_of_source, open_images, split_sources
-from maskjet.media.images import ImageLike, ImageReference, as_tensor, split_images, to_image
+from maskjet.media.images import ImageLike, ImageReference, split_images, to_pixels
 from maskjet.networks import Network, find_family, read_network
 from maskjet.ops.gpu import on_device
 from maskjet.report import Report, make_report
@@ -487,13 +487,7 @@ def _with_advice(error: InputError, image: Any) -> InputError:
 
 def _to_tensor(image: ImageLike, name: str) -> torch.Tensor:
     """Convert an image to uint8 [H, W, 3], sharing its memory if possible."""
-    image = as_tensor(image, name)
-    if isinstance(image, torch.Tensor) and image.is_cuda:
-        if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[-1] != 3:
-            raise InputError(f"{name} must be uint8 [H, W, 3] RGB, got {image.dtype} {list(image.shape)}.")
-        return image
     try:
-        array = to_image(image, name)
+        return pipeline.tensor_of(to_pixels(image, name))
     except InputError as error:
         raise _with_advice(error, image) from error.__cause__
-    return pipeline.tensor_of(array)

@@ -134,6 +134,27 @@ class TestImages:
             to_image(value, "image")
 
 
+@pytest.mark.gpu
+def test_tensors_on_a_gpu_stay_there_finished():
+    """Others, as grey ones, become arrays."""
+    images = [torch.from_numpy(picture(seed=seed)) for seed in range(3)]
+
+    def make():
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for image in images:
+                torch.cuda._sleep(10_000_000)
+                yield image.cuda(non_blocking=True)
+
+    for frame, image in zip(open_source(make()), images, strict=True):
+        assert frame.pixels.is_cuda
+        with torch.cuda.stream(torch.cuda.Stream()):
+            assert torch.equal(frame.pixels.cpu(), image)
+        np.testing.assert_array_equal(frame.image, image)
+    for tensor in (images[0][..., 0], images[0].movedim(-1, 0) / 255):
+        (frame,) = open_source([tensor.cuda()])
+        np.testing.assert_array_equal(frame.image, to_image(tensor, "image"))
+
+
 class TestLists:
     def test_a_generator_is_read_as_it_comes_and_one_array_is_one_frame(self):
         source = open_source(picture(seed=seed) for seed in range(3))

@@ -23,7 +23,7 @@ from maskjet.media.animations import check_size, is_animated
 from maskjet.media.containers import files_of, is_camera, is_stream, stream_named
 from maskjet.media.decoding import Decoding
 from maskjet.media.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of, mode_of_source
-from maskjet.media.images import Image, to_image
+from maskjet.media.images import Image, to_pixels
 from maskjet.media.live import open_stream
 from maskjet.media.selection import BeyondEndError
 from maskjet.media.source import DEFAULT_OPENING, Frame, Opening, Source, UnopenedSource, check_opening
@@ -242,7 +242,7 @@ class ImageSource(Source):
     """One image, read when it is opened.
 
     Args:
-        image: Path or image in memory, as `to_image` takes it.
+        image: Path or image in memory, as `to_pixels` takes it.
         name: Path of the image, or its name in frames and messages.
         opening: Where JPEGs are decoded, and the frames to give; any without a start give the image.
 
@@ -259,7 +259,9 @@ class ImageSource(Source):
         opening.selection.check_length(name, 1)
         self._pixels: Image | torch.Tensor
         if opening.decoding.device == "cpu" or not is_encoded(image):
-            self._pixels = to_image(image, name)
+            self._pixels = to_pixels(image, name)
+            if isinstance(self._pixels, torch.Tensor):  # any stream may read it then
+                torch.cuda.current_stream(self._pixels.device).synchronize()
         else:
             (loaded,) = load_ahead([partial(read_encoded, image, name)], opening.decoding, self._fall_back)
             if isinstance(loaded, InputError):

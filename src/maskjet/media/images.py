@@ -97,6 +97,14 @@ def to_image(value: Any, name: str) -> Image:
     raise InputError(f"{name} must be an array, tensor, PIL image, path or bytes, got {type(value).__name__}.")
 
 
+def to_pixels(value: Any, name: str) -> Image | torch.Tensor:
+    """Do what `to_image` does, but leave uint8 [H, W, 3] where it is if that is a GPU."""
+    value = as_tensor(value, name)
+    if isinstance(value, torch.Tensor) and value.is_cuda and value.dtype == torch.uint8 and value.shape[2:] == (3,):
+        return value.detach()
+    return to_image(value, name)
+
+
 def path_of_image(value: str | os.PathLike[str], name: str) -> Path:
     """The path of an image's file, which may be given as a `file:` URL; `name` is the image's in messages.
 
