@@ -218,11 +218,6 @@ def test_sound_parts_of_images_are_verified(tmp_path, rows):
     frames = [dataclasses.replace(frames[3], source=f"{i}.png", index=0, time_s=None) for i in (1, 2, 2)]
     names = write_made_up(tmp_path, [(segment, frames)], rows)
     assert reasons(tmp_path, names) == []
-    for wrong in (frames[::-1], [*frames, frames[0]], [dataclasses.replace(frames[0], source="4.png")]):
-        write_made_up(tmp_path, [(segment, wrong)], rows)
-        assert reasons(tmp_path, names) == ["source must be the segment's files in their order, got others."]
-    write_made_up(tmp_path, [(segment, [dataclasses.replace(frames[0], index=1)])], rows)
-    assert reasons(tmp_path, names) == ["index must be 0 for images, got others."]
 
 
 class SoundPart:
@@ -242,11 +237,6 @@ class SoundPart:
         assert name == self.name
         assert "\n" not in reason
         return reason
-
-    def with_values(self, column, values):
-        position = self.table.schema.get_field_index(column)
-        field = self.table.schema.field(position)
-        return self.table.set_column(position, field, pa.array(values, field.type))
 
 
 @pytest.fixture
@@ -288,34 +278,9 @@ def test_a_part_under_another_name_is_told(part):
         assert part.reason(with_metadata(part.table, segment=wrong)).startswith("part must ")
 
 
-@pytest.mark.parametrize(
-    ("column", "values", "told"),
-    [
-        ("n", [0, 1, 2, 3, 1], "part must have the rows that its metadata states, {'frames': 5, 'detections': 6}, got"),
-        ("n", [0, 1, 1, 4, 0], "class_id must have as many values as n, 1, got 2."),
-        ("confidence", [[], [], [0.5, 0.5], [1, 1, 1], []], "confidence must have as many values as n, 1, got 0."),
-        ("rle", [[], [b"a"], [b"a"], [], []], "rle must have as many values as n, 2, got 1."),
-        ("rle", [[], [b"1"], None, None, []], "counts must sum to 48 × 64 = 3072, got 1."),
-        ("rle", [[], [b"\xff"], None, None, []], "counts must be a whole COCO RLE string"),
-        ("height", [48, 47, 48, 48, 48], "counts must sum to 47 × 64 = 3008"),
-        ("width", [64, 64, 64, 64, -1], "height and width must be at least 0, got others."),
-        ("index", [0, 1, 2, 2, 4], "index must rise from 0 and stay below 5, got others."),
-        ("index", [0, 1, 2, 3, 5], "index must rise from 0 and stay below 5, got others."),
-        ("index", [-1, 1, 2, 3, 4], "index must rise from 0 and stay below 5, got others."),
-        ("source", ["a.mp4"] * 4 + ["b.mp4"], "source must be the segment's files in their order, got others."),
-        ("source", ["json:{"] * 5, "source must be a path, or"),
-    ],
-)
-def test_bad_values_are_told(part, column, values, told):
-    assert part.reason(part.with_values(column, values)).startswith(told)
-
-
-def test_bad_values_in_rows_of_detections_are_told(tmp_path):
-    part = SoundPart(tmp_path, "detection")
-    masks = part.with_values("rle", [None, None, b"1", None, None, None])
-    assert part.reason(masks) == "counts must sum to 48 × 64 = 3072, got 1."
-    order = part.with_values("index", [1, 2, 2, 3, 3, 1])
-    assert part.reason(order) == "index must rise from 0 and stay below 5, got others."
+def test_a_part_that_lacks_rows_is_told(part):
+    told = "part must have the rows that its metadata states, {'frames': 5, 'detections': 6}, got"
+    assert part.reason(part.table.slice(1)).startswith(told)
 
 
 def test_bytes_that_flip_are_told_or_change_nothing(part):
