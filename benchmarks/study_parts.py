@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.peers import PEERS
+from benchmarks.peers.pipeline import PeerVariant
 from benchmarks.planted import plant_network
 from maskjet.config import EngineConfig
 from maskjet.model import read_network
@@ -70,7 +71,7 @@ def _fused(name: str, precision: str, *, batch: int = _BATCH) -> DetectorVariant
 
 
 def _peer(name: str, peer: str) -> DetectorVariant:
-    return DetectorVariant(name, program=peer, build=PEERS[peer].pipeline)
+    return PeerVariant(name, program=peer, build=PEERS[peer].pipeline)
 
 
 _POST_REFERENCE = {"select": "reference", "encode_masks": "reference"}
