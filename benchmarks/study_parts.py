@@ -71,7 +71,9 @@ def _fused(name: str, precision: str, *, batch: int = _BATCH) -> DetectorVariant
 
 
 def _peer(name: str, peer: str) -> DetectorVariant:
-    return PeerVariant(name, program=peer, build=PEERS[peer].pipeline)
+    build = PEERS[peer].pipeline
+    assert build is not None
+    return PeerVariant(name, program=peer, build=build)
 
 
 _POST_REFERENCE = {"select": "reference", "encode_masks": "reference"}

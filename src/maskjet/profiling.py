@@ -74,7 +74,7 @@ def sum_up(events: Iterable[Any], *, items: int) -> Work:
         end = max(end, span.end)
 
     def count(prefixes: tuple[str, ...]) -> float:
-        return round(sum(call.name.startswith(prefixes) for call in calls) / items, 2)
+        return round(len([call for call in calls if call.name.startswith(prefixes)]) / items, 2)
 
     waits = [call for call in calls if call.name.startswith(_WAITS) and begin <= call.time_range.start < end]
     return Work(
