@@ -145,7 +145,7 @@ NANO = StudyPart(
     name="nano",
     what="RF-DETR-Seg Nano with calibrated random weights on generated streets",
     make_network=lambda images: plant_network(
-        SPECS[_SPEC], [images.at(number)[1] for number in range(8)], survivors=_PLANTED
+        SPECS[_SPEC], [images.find(number, "") for number in range(8)], survivors=_PLANTED
     ),
     variants=tuple(
         replace(variant, threshold=_CERTAIN)
@@ -187,7 +187,7 @@ def _part_of_size(spec: str) -> StudyPart:
         name=spec,
         what=f"{spec} with calibrated random weights on generated streets",
         make_network=lambda images: plant_network(
-            SPECS[spec], [images.at(number)[1] for number in range(8)], survivors=_PLANTED
+            SPECS[spec], [images.find(number, "") for number in range(8)], survivors=_PLANTED
         ),
         variants=tuple(
             replace(variant, threshold=_CERTAIN)
