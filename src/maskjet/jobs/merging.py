@@ -78,25 +78,19 @@ def merge(out: str, *, coco: str | None = None, jsonl: str | None = None, incomp
         )
     frames = detections = 0
     with ExitStack() as undo:
-        lines = None if jsonl is None else Sinks([JsonLines(jsonl)])
-        if lines is not None:
-            undo.callback(lines.abandon)
-        data_set = None if coco is None else Sinks([CocoJson(coco)])
-        if data_set is not None:
-            undo.callback(data_set.abandon)
+        lines = Sinks([] if jsonl is None else [JsonLines(jsonl)])
+        undo.callback(lines.abandon)
+        data_set = Sinks([] if coco is None else [CocoJson(coco)])
+        undo.callback(data_set.abandon)
         for frame, each in _read(parts, missing):
-            if lines is not None:
-                lines.write(frame, each.found)
-            if data_set is not None:
-                data_set.write(replace(frame, index=frames), each.found)
+            lines.write(frame, each.found)
+            data_set.write(replace(frame, index=frames), each.found)
             frames += 1
             detections += len(each.found)
-        for sink in (lines, data_set):
-            if sink is not None:
-                sink.close()
+        lines.close()
+        data_set.close()
         undo.pop_all()
-    left_out = max(0 if sink is None else sink.left_out for sink in (lines, data_set))
-    return Merged(frames, detections - left_out, left_out, len(missing))
+    return Merged(frames, detections - lines.left_out, lines.left_out, len(missing))
 
 
 def _find_missing(parts: Parts) -> set[str]:
