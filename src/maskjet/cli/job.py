@@ -187,7 +187,6 @@ def job(
         verify=verify,
         video_stream=video_stream,
     )
-    driver.check(planned)
     make_workers = _make_workers(ray, workers, devices, streams, config)
     stop = signals.Stop()
     # stdout is for the result, and where workers end or nodes are lost Ray prints so there.
