@@ -101,7 +101,8 @@ def check(header: Header, fields: Fields) -> None:
 
 def check_header(header: Header) -> None:
     """Check that the header has all fields, of the right types, with printable names."""
-    _check_json(header)
+    _check_depth(header)
+    json.dumps(header, allow_nan=False, ensure_ascii=False).encode()  # raises on NaN and half a surrogate pair
     variant, run = (_field(header, name, dict) for name in ("variant", "run"))
     _field(_field(header, "images", dict), "kind", str)
     name, threshold = _field(variant, "name", str), _field(variant, "threshold", (int, float))
@@ -158,21 +159,11 @@ def _check_detections(fields: Fields, sizes: NDArray[np.int64], threshold: float
     _expect(bool((classes >= 0).all()), "class_id", "0 or more", classes.min(initial=0))
 
 
-def _check_json(value: Any, level: int = 0) -> None:
-    """Check that JSON values have finite numbers, text that can be encoded, and limited nesting."""
+def _check_depth(value: Any, level: int = 0) -> None:
     if level > _DEEPEST:
         raise ValueError(f"header must be at most {_DEEPEST} levels deep.")
-    if isinstance(value, str):
-        value.encode()  # raises on half a surrogate pair
-    elif isinstance(value, int | float):
-        _expect(abs(value) < 2**63, "header's numbers", "finite and below 2**63", value)
-    elif isinstance(value, list):
-        for each in value:
-            _check_json(each, level + 1)
-    elif isinstance(value, dict):
-        for key, each in value.items():
-            _check_json(key, level + 1)
-            _check_json(each, level + 1)
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_depth(each, level + 1)
 
 
 def _field(of: Mapping[str, Any], name: str, kind: type | tuple[type, ...]) -> Any:
