@@ -16,7 +16,7 @@ from maskjet.jobs.segments import Segment, SourceFile
 from maskjet.media.ahead import Encoded, image_threads, load_ahead, read_encoded
 from maskjet.media.image_headers import stated_size_hw
 from maskjet.media.keyframes import CannotEnterError, Entry, VideoPart, open_part
-from maskjet.media.selection import check_whole
+from maskjet.media.selection import check_count
 from maskjet.media.source import Frame, Source
 from maskjet.spec import TwoStageSpec
 
@@ -65,7 +65,7 @@ def process(
     """
     arrow()
     kind = check_kind(rows)
-    check_whole("every", every)
+    check_count("every", every)
     if batch is None:
         batch = 1 if model.config.resolve_device().type == "cpu" else model.config.batch
     decoding = decoding or model.decoding()
