@@ -101,7 +101,7 @@ def patched(folder, patch):
 def contents(out):
     """The rows of each part."""
     parts = Parts(str(out))
-    return {part: parts.read(part).to_pylist() for part, _ in parts.manifest() if parts.existing([part])}
+    return {part: parts.read(part).to_pylist() for part, _ in parts.manifest() if parts.had(part)}
 
 
 def files_of(out):

@@ -180,9 +180,9 @@ def _pending(
 ) -> Iterator[tuple[str, Segment] | None]:
     """Segments without a part, in the plan's order; None while planning has not found the next one."""
     for task in planned.read():
-        if task is not None and parts.existing([task[0]]):
-            if damaged := list(parts.verify([task[0]])) if verify else []:
-                progress.damaged += damaged
+        if task is not None and parts.had(task[0]):
+            if verify and (reason := parts.damage(task[0])):
+                progress.damaged.append((task[0], reason))
                 parts.remove(task[0])
             else:
                 progress.skipped += 1

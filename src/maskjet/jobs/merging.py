@@ -70,7 +70,7 @@ def merge(out: str, *, coco: str | None = None, jsonl: str | None = None, incomp
     if coco is not None and jsonl is not None and (coco == jsonl or is_same_file(coco, jsonl)):
         raise InputError(f"coco and jsonl must be two files, got {coco!r} for both.")
     parts = Parts(out)
-    missing = _find_missing(parts)
+    missing = {name for name, _ in parts.manifest() if not parts.had(name)}
     if missing and not incomplete:
         raise InputError(
             f"out must have a part for each segment, {len(missing):,} of {out!r} have none: run the same job again, "
@@ -91,11 +91,6 @@ def merge(out: str, *, coco: str | None = None, jsonl: str | None = None, incomp
         data_set.close()
         undo.pop_all()
     return Merged(frames, detections - lines.left_out, lines.left_out, len(missing))
-
-
-def _find_missing(parts: Parts) -> set[str]:
-    """Names of planned parts that don't exist."""
-    return {name for name, _ in parts.manifest() if not parts.existing([name])}
 
 
 def _read(parts: Parts, missing: set[str]) -> Iterator[tuple[Frame, FoundFrame]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,8 @@ class Parts:
     Args:
         out: Path of the output folder, or its URL in a store.
 
+    Methods take digests, and raise InputError if one is none.
+
     Raises:
         InputError: It is a URL that `open_folder` refuses.
         MissingDependencyError: pyarrow is not installed.
@@ -42,11 +44,7 @@ class Parts:
         self._folder = open_folder(out)
 
     def path_of(self, digest: str) -> str:
-        """Path or URL of a part.
-
-        Raises:
-            InputError: It is no digest.
-        """
+        """Path or URL of a part."""
         return self._folder.name(self._place_of(digest))
 
     def _place_of(self, digest: str) -> str:
@@ -64,7 +62,7 @@ class Parts:
 
         Raises:
             OutputError: It can't be written, for example because the disk is full.
-            InputError: It is no digest, or the table is not of `process`.
+            InputError: The table is not of `process`.
         """
         from pyarrow import parquet
 
@@ -75,25 +73,19 @@ class Parts:
         )
         self._folder.write(place, data.getvalue())
 
-    def existing(self, digests: Iterable[str]) -> set[str]:
-        """Digests that have a part; in a store as of the first call, see `LocalFolder.had`.
-
-        Raises:
-            OutputError: The folder can't be read.
-            InputError: One is no digest.
-        """
-        return {each for each in digests if self._folder.had(self._place_of(each))}
-
     def has(self, digest: str) -> bool:
-        """Whether a part exists now; raises as `existing`."""
+        """Whether a part exists now; raises OutputError if the folder can't be read."""
         return self._folder.has(self._place_of(digest))
+
+    def had(self, digest: str) -> bool:
+        """As `has`, but in a store as of the first call, see `LocalFolder.had`."""
+        return self._folder.had(self._place_of(digest))
 
     def remove(self, digest: str) -> None:
         """Remove a part if it exists.
 
         Raises:
             OutputError: It can't be removed.
-            InputError: It is no digest.
         """
         self._folder.remove(self._place_of(digest))
 
@@ -103,7 +95,6 @@ class Parts:
 
         Raises:
             SourceError: There is none, or it is damaged.
-            InputError: It is no digest.
         """
         from pyarrow import parquet
 
@@ -119,7 +110,6 @@ class Parts:
 
         Raises:
             SourceError: There is none, or it is damaged.
-            InputError: It is no digest.
         """
         with self.open(digest) as file:
             return file.read()
@@ -129,22 +119,15 @@ class Parts:
         with self.open(digest) as file:
             return metadata(file.schema_arrow)
 
-    def verify(self, digests: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Read parts completely, and check them.
-
-        Args:
-            digests: Names of the parts.
-
-        Yields:
-            Name and reason of each part that is missing, damaged or of another segment.
-        """
-        for each in digests:
-            try:
-                table = self.read(each)
-                with translate_errors(SourceError, "part must be sound, it is not"):
-                    _check(each, table)
-            except MaskjetError as error:
-                yield each, first_line(error)
+    def damage(self, digest: str) -> str | None:
+        """Read a part completely; returns why it is missing, damaged or of another segment, None if it is sound."""
+        try:
+            table = self.read(digest)
+            with translate_errors(SourceError, "part must be sound, it is not"):
+                _check(digest, table)
+        except MaskjetError as error:
+            return first_line(error)
+        return None
 
     def manifest(self) -> Iterator[tuple[str, Segment]]:
         """Read the manifest, out/segments.jsonl: name and segment of each planned part, in order.
