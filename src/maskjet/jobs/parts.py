@@ -166,16 +166,11 @@ def _check(name: str, table: pyarrow.Table) -> None:
         raise InputError(f"part must have the columns of schema {SCHEMA}, got {', '.join(table.schema.names)[:200]}.")
     with translate_errors(InputError, "part must have sound columns, it has not"):
         table.validate(full=True)
-    segment = _segment_of(about)
+    with translate_errors(InputError, "part must state its segment, it does not"):
+        segment = Segment.from_dict(about["segment"])
     if digest(segment, about.get("settings", {})) != name:
         raise InputError(f"part must be named by its segment and settings, it is of {segment.name!r}.")
     _check_counts(table, about)
-
-
-def _segment_of(about: dict[str, Any]) -> Segment:
-    """The segment that the metadata states."""
-    with translate_errors(InputError, "part must state its segment, it does not"):
-        return Segment.from_dict(about["segment"])
 
 
 def _check_counts(table: pyarrow.Table, about: dict[str, Any]) -> None:
