@@ -235,7 +235,9 @@ def _columns(frames: Sequence[FoundFrame], *, per_detection: bool) -> dict[str, 
     if per_detection:
         of_frame = pa.array(np.repeat(np.arange(len(frames)), counts))
         corners = {name: np.ascontiguousarray(boxes[:, at]) for at, name in enumerate(("x1", "y1", "x2", "y2"))}
-        masks = [mask for each in found for mask in (_masks(each) or [None] * len(each))]
+        masks: list[bytes | None] = []
+        for each in found:
+            masks += _masks(each) or [None] * len(each)
         return {name: column.take(of_frame) for name, column in about.items()} | values | corners | {"rle": masks}
     kinds = {field.name: field.type for field in schema("frame")}
     offsets = pa.array(np.cumsum([0, *counts]), pa.int32())
