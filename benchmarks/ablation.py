@@ -30,7 +30,7 @@ from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, MaskjetError, UnsupportedError
 from maskjet.machine import describe_machine
-from maskjet.profiling import profile_gpu
+from maskjet.profiling import profile
 from maskjet.tables import shown
 from maskjet.timing import synchronize
 from maskjet.traffic import SIZES_HW
@@ -336,10 +336,10 @@ def _count_work(measurement: RungCost, case: Case, candidates: Sequence[_Candida
     if (measurement.size_hw, measurement.survivors) != case:
         return measurement
     (candidate,) = (c for c in candidates if (c.rung.name, c.output) == (measurement.rung, measurement.output))
-    work = profile_gpu(partial(candidate.call, plant_request(0, case[1], case[0], device)), device)
+    work = profile(partial(candidate.call, plant_request(0, case[1], case[0], device)), device)
     if work is None:
         return measurement
-    return replace(measurement, launches=work.launches, copies=work.copies, gpu_us=work.gpu_us)
+    return replace(measurement, launches=work.kernels, copies=work.copies, gpu_us=work.gpu_us)
 
 
 def main(

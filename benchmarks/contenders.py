@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from benchmarks.command import check_names
 from benchmarks.peers import PEERS, PIPELINES
+from benchmarks.peers.pipeline import Detect
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import UnsupportedError, first_line
 from maskjet.media.frames import open_source
 from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR
-from maskjet.parity.variants import Detect
 from maskjet.timing import rotate
 
 Image = NDArray[np.uint8]

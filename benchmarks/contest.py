@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from maskjet.profiling import GpuWork, profile_gpu
+from maskjet.profiling import Work, profile
 from maskjet.timing import percentile, synchronize
 
 Given = TypeVar("Given")
@@ -146,12 +146,12 @@ class Contest(Generic[Given]):
     def _rotating(self, call: Callable[[Given], Any]) -> Callable[[int], Any]:
         return lambda number: call(self._inputs[number % len(self._inputs)])
 
-    def count(self, name: str) -> GpuWork | None:
-        """Count the GPU work of an admitted contender; None on a CPU.
+    def count(self, name: str) -> Work | None:
+        """Count the work of an admitted contender on one input; None on a CPU.
 
         Measure all times first: the profiler slows later launches.
         """
-        return profile_gpu(lambda: self._admitted[name](self._inputs[0]), self._device)
+        return profile(lambda: self._admitted[name](self._inputs[0]), self._device)
 
 
 def median_ms(call: Callable[[int], object], runs: int, seconds: float = 0.0) -> float:

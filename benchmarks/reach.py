@@ -22,6 +22,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.command import OnlyOption, ReportOption, check_names, start
+from benchmarks.peers.pipeline import Detect
 from benchmarks.peers.rfdetr import build as build_rfdetr
 from benchmarks.planted import TINY, plant_network
 from benchmarks.reach_live import measure_latency
@@ -39,7 +40,6 @@ from maskjet.media.frames import open_source
 from maskjet.model import Model, read_network
 from maskjet.networks import Network
 from maskjet.networks.rfdetr import RFDETR
-from maskjet.parity.variants import Detect
 from maskjet.spec import SPECS, ModelSpec
 from maskjet.timing import rotate
 

@@ -15,10 +15,10 @@ import cv2
 import numpy as np
 
 from benchmarks.peers.loading import load_module
+from benchmarks.peers.pipeline import Detect
 from benchmarks.reach_report import PeerSpeed, Speed
 from benchmarks.reach_speed import Stopwatch
 from maskjet.errors import InputError
-from maskjet.parity.variants import Detect
 
 _WARM_UP = 3  # frames
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.peers import PEERS
+from benchmarks.peers.pipeline import PeerVariant
 from benchmarks.planted import plant_network
 from maskjet.config import EngineConfig
 from maskjet.model import read_network
@@ -70,7 +71,9 @@ def _fused(name: str, precision: str, *, batch: int = _BATCH) -> DetectorVariant
 
 
 def _peer(name: str, peer: str) -> DetectorVariant:
-    return DetectorVariant(name, program=peer, build=PEERS[peer].pipeline)
+    build = PEERS[peer].pipeline
+    assert build is not None
+    return PeerVariant(name, program=peer, build=build)
 
 
 _POST_REFERENCE = {"select": "reference", "encode_masks": "reference"}
@@ -142,7 +145,7 @@ NANO = StudyPart(
     name="nano",
     what="RF-DETR-Seg Nano with calibrated random weights on generated streets",
     make_network=lambda images: plant_network(
-        SPECS[_SPEC], [images.at(number)[1] for number in range(8)], survivors=_PLANTED
+        SPECS[_SPEC], [images.find(number, "") for number in range(8)], survivors=_PLANTED
     ),
     variants=tuple(
         replace(variant, threshold=_CERTAIN)
@@ -184,7 +187,7 @@ def _part_of_size(spec: str) -> StudyPart:
         name=spec,
         what=f"{spec} with calibrated random weights on generated streets",
         make_network=lambda images: plant_network(
-            SPECS[spec], [images.at(number)[1] for number in range(8)], survivors=_PLANTED
+            SPECS[spec], [images.find(number, "") for number in range(8)], survivors=_PLANTED
         ),
         variants=tuple(
             replace(variant, threshold=_CERTAIN)

@@ -43,7 +43,7 @@ from maskjet.media.sinks import open_sinks
 from maskjet.model import read_network
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity.pair import Pairing, pair
-from maskjet.profiling import HostWork, profile_host
+from maskjet.profiling import Work, profile
 from maskjet.spec import SPECS, ModelSpec
 from maskjet.timing import percentile, play
 
@@ -258,19 +258,19 @@ class _Trial:
             p99_ms=_percentile(self._times_ms, 0.99),
             replay_ms=_percentile(self._replays_ms, 0.5),
             launches=None if work is None else work.launches,
-            copies=None if work is None else work.copies,
+            copies=None if work is None else work.host_copies,
             waits=None if work is None else work.waits,
             gpu_busy=None if work is None else work.busy,
         )
 
-    def _profile(self) -> HostWork | None:
+    def _profile(self) -> Work | None:
         count = _PROFILED * self.contender.in_flight
 
         def call() -> None:
             for _ in self.contender.loop(self.images, count):
                 pass
 
-        return profile_host(call, self.device, times=count)
+        return profile(call, self.device, items=count)
 
 
 def _time_ms(call: Callable[[], object]) -> float:

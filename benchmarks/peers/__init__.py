@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.peers import inference_models, rfdetr
+from benchmarks.peers.pipeline import BuildPipeline
 from benchmarks.rungs import Output, Postprocess, Rung
-from maskjet.parity.variants import BuildPipeline
 
 _TOLERANCE = 100.0
 

@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.peers.loading import TF32, building, check_spec, fill, float32_products, load_module
+from benchmarks.peers.pipeline import Detect
 from benchmarks.rungs import THRESHOLD, Instances, Postprocess, Request
 from benchmarks.workloads import CLASSES, MASK_SIDE, QUERIES
 from maskjet.detections import Detections
 from maskjet.errors import UnsupportedError
-from maskjet.parity.variants import Detect
 from maskjet.spec import ModelSpec
 
 _INFERENCE = "inference_models.models.rfdetr"

@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.peers.loading import TF32, building, check_spec, fill, float32_products, load_module
+from benchmarks.peers.pipeline import Detect
 from benchmarks.rungs import THRESHOLD, Instances, Postprocess, Request
 from benchmarks.workloads import QUERIES
 from maskjet.detections import Detections
-from maskjet.parity.variants import Detect
 from maskjet.spec import ModelSpec
 
 

@@ -16,7 +16,7 @@ from maskjet.measured import MeasuredReport, check_runs
 from maskjet.media.frames import open_source
 from maskjet.media.images import Image
 from maskjet.model import Model
-from maskjet.profiling import profile_gpu, profile_host
+from maskjet.profiling import profile
 from maskjet.tables import shown
 from maskjet.timing import percentile, play, rotate
 
@@ -179,13 +179,12 @@ def _time_frames(model: Model, images: Sequence[Image]) -> tuple[list[float], li
 def _profile(model: Model, images: Sequence[Image], latency_ms: float) -> dict[str, Any]:
     """The fields of `SourceReport` that a profile fills; `host_ms` is the rest of the latency."""
     device = model.config.resolve_device()
-    host = profile_host(lambda: play(model.stream(rotate(images, _PROFILED), depth=1)), device, times=_PROFILED)
-    work = profile_gpu(lambda: model.predict(images[0]), device)
-    if host is None or work is None:
+    work = profile(lambda: play(model.stream(rotate(images, _PROFILED), depth=1)), device, items=_PROFILED)
+    if work is None:
         return {"launches": None, "waits": None, "copy_ms": None, "gpu_ms": None, "host_ms": round(latency_ms, 3)}
     times = {"copy_ms": round(work.copy_us / 1000, 3), "gpu_ms": round(work.gpu_us / 1000, 3)}
     host_ms = round(max(latency_ms - sum(times.values()), 0.0), 3)
-    return {"launches": host.launches, "waits": host.waits, **times, "host_ms": host_ms}
+    return {"launches": work.launches, "waits": work.waits, **times, "host_ms": host_ms}
 
 
 def _explain(model: Model) -> list[str]:

@@ -12,9 +12,7 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -61,7 +59,7 @@ def level_without_amx(cpuinfo: str) -> str | None:
 
 
 def avoid_broken_amx(cpuinfo: Path = _CPUINFO) -> None:
-    """Keep oneDNN from using AMX if the processor's is broken; warn if PyTorch uses it already."""
+    """Keep oneDNN, which chooses its instructions when PyTorch first uses it, from AMX if the processor's is broken."""
     try:
         level = level_without_amx(cpuinfo.read_text())
     except OSError:  # not Linux
@@ -72,43 +70,8 @@ def avoid_broken_amx(cpuinfo: Path = _CPUINFO) -> None:
         _notes.append(f"AMX is broken, oneDNN's level is the user's: {_LEVEL}={os.environ[_LEVEL]}")
         return
     os.environ[_LEVEL] = level
-    if "torch" in sys.modules and "AMX" in _onednn_level():
-        _notes.append("AMX is broken, and PyTorch uses it: it ran before maskjet was imported")
-        warnings.warn(
-            f"The processor's AMX is broken, and PyTorch uses it: import maskjet first, or set {_LEVEL}={level}.",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-        return
-    _notes.append(f"AMX is broken, oneDNN is held to {level}")
-
-
-def _onednn_level() -> str:
-    """The instruction set that oneDNN has chosen; it chooses now if nothing has used it before.
-
-    PyTorch does not export oneDNN's query for it, so oneDNN's log is read instead, which C code writes to stdout's file
-    descriptor at the first logged call. Other output written there meanwhile is passed on.
-    """
-    import torch
-
-    libc = ctypes.CDLL(None)
-    libc.fflush(None)
-    stdout = os.dup(1)
-    with tempfile.TemporaryFile() as log:
-        os.dup2(log.fileno(), 1)
-        try:
-            with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):  # type: ignore[no-untyped-call]
-                torch.zeros(
-                    1, dtype=torch.float32, device="cpu"
-                ).to_mkldnn().to_dense()  # a copy: no instruction beyond AVX-512
-            libc.fflush(None)
-        finally:
-            os.dup2(stdout, 1)
-        log.seek(0)
-        lines = log.read().splitlines(keepends=True)
-    os.write(stdout, b"".join(line for line in lines if not line.startswith(b"onednn_verbose")))
-    os.close(stdout)
-    return next((line.decode() for line in lines if b",cpu,isa:" in line), "")
+    late = ", unless PyTorch ran before maskjet was imported" if "torch" in sys.modules else ""
+    _notes.append(f"AMX is broken, oneDNN is held to {level}{late}")
 
 
 def notes() -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A call's work on a GPU, counted by PyTorch's profiler."""
+"""A call's work on a GPU and the host's calls for it, counted by PyTorch's profiler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined] # public, bu
 
 from maskjet.timing import synchronize
 
-_CALLS = 3
 _LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch")
 _HOST_COPIES = ("cudaMemcpy", "cudaMemset")
 _WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "cuStreamSynchronize")
@@ -26,96 +25,67 @@ _NO_WORK = (
 
 
 @dataclass(frozen=True)
-class GpuWork:
-    """One call's work on a GPU, on average."""
+class Work:
+    """What one item of work takes, on average."""
 
     launches: float
-    """Number of kernels."""
+    """Launches of kernels and graphs by the host."""
+    host_copies: float
+    """Copies and fills that the host asks for, without those within graphs."""
+    waits: float
+    """The host's calls that block until the GPU has done something, between its first work and its last."""
+    kernels: float
+    """Kernels on the GPU."""
     copies: float
-    """Number of copies and fills of memory, on the GPU, to it and from it."""
+    """Copies and fills of memory, on the GPU, to it and from it."""
     gpu_us: float
     """Microseconds that kernels take, without copies and gaps."""
     copy_us: float
     """Microseconds that copies and fills take."""
+    busy: float
+    """Share of the time, from the first work to the last, in which the GPU does something, 0..1."""
 
 
-def profile_gpu(call: Callable[[], object], device: torch.device) -> GpuWork | None:
-    """Count a call's work on a GPU: means over three calls, which must do the same; None if the device is no GPU.
+def profile(call: Callable[[], object], device: torch.device, *, items: int = 1) -> Work | None:
+    """Profile a call that does some items of work, all alike; None if the device is no GPU.
 
     The profiler slows all later launches in the whole process, so measure times before.
     """
     if device.type != "cuda":
         return None
-    call()  # warm-up
-    return sum_up(_trace([call] * _CALLS, device), calls=_CALLS)
-
-
-def _trace(calls: Iterable[Callable[[], object]], device: torch.device) -> Iterable[Any]:
-    """The events of some calls, the host's and the device's."""
     synchronize(device)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profiler:
-        for call in calls:
-            call()
+        call()
         synchronize(device)
-    return profiler.events() or ()
+    return sum_up(profiler.events() or (), items=items)
 
 
-@dataclass(frozen=True)
-class HostWork:
-    """The host's CUDA calls for one item of work, on average, and how busy they keep the GPU."""
-
-    launches: float
-    """Launches of kernels and graphs."""
-    copies: float
-    """Copies and fills of memory, except those within graphs."""
-    waits: float
-    """Calls that block until the GPU has done something, between its first work and its last."""
-    busy: float
-    """Share of the time, from the first work to the last, in which the GPU does something, 0..1."""
-
-
-def profile_host(call: Callable[[], object], device: torch.device, *, times: int) -> HostWork | None:
-    """Count the host's CUDA calls: means per item of a call that does `times` items; None if the device is no GPU.
-
-    Profiling slows later launches; see `profile_gpu`.
-    """
-    if device.type != "cuda":
-        return None
-    return sum_up_host(_trace([call], device), times=times)
-
-
-def sum_up_host(events: Iterable[Any], *, times: int) -> HostWork:
-    """Sum up the host's calls in a profile of `times` items of work.
-
-    `events` are `torch.autograd.profiler_util.FunctionEvent`s, the host's and the device's.
-    """
+def sum_up(events: Iterable[Any], *, items: int) -> Work:
+    """Sum up a profile of some items: `torch.autograd.profiler_util.FunctionEvent`s of the host and the device."""
     events = list(events)
     calls = [event for event in events if event.device_type == DeviceType.CPU]
-    spans = sorted((event.time_range.start, event.time_range.end) for event in events if _is_work(event))
-    busy_us = end = 0.0
-    for start, stop in spans:
-        busy_us += max(stop - max(start, end), 0)
-        end = max(end, stop)
-    begin = spans[0][0] if spans else 0.0
-    waits = [call for call in calls if call.name.startswith(_WAITS) and begin <= call.time_range.start < end]
-    return HostWork(
-        launches=round(sum(call.name.startswith(_LAUNCHES) for call in calls) / times, 2),
-        copies=round(sum(call.name.startswith(_HOST_COPIES) for call in calls) / times, 2),
-        waits=round(len(waits) / times, 2),
-        busy=round(busy_us / (end - begin), 3) if spans else 0.0,
-    )
-
-
-def sum_up(events: Iterable[Any], *, calls: int) -> GpuWork:
-    """Sum up the device's events in a profile of some calls, as `sum_up_host` takes them; returns means per call."""
-    on_device = [event for event in events if _is_work(event)]
+    on_device = sorted(filter(_is_work, events), key=lambda event: event.time_range.start)
     copies = [event for event in on_device if event.name.startswith(_COPIES)]
     kernels = [event for event in on_device if not event.name.startswith(_COPIES)]
-    return GpuWork(
-        launches=round(len(kernels) / calls, 2),
-        copies=round(len(copies) / calls, 2),
-        gpu_us=round(sum(event.time_range.elapsed_us() for event in kernels) / calls, 2),
-        copy_us=round(sum(event.time_range.elapsed_us() for event in copies) / calls, 2),
+    begin = end = on_device[0].time_range.start if on_device else 0.0
+    busy_us = 0.0
+    for span in (event.time_range for event in on_device):
+        busy_us += max(span.end - max(span.start, end), 0)
+        end = max(end, span.end)
+
+    def count(prefixes: tuple[str, ...]) -> float:
+        return round(len([call for call in calls if call.name.startswith(prefixes)]) / items, 2)
+
+    waits = [call for call in calls if call.name.startswith(_WAITS) and begin <= call.time_range.start < end]
+    return Work(
+        launches=count(_LAUNCHES),
+        host_copies=count(_HOST_COPIES),
+        waits=round(len(waits) / items, 2),
+        kernels=round(len(kernels) / items, 2),
+        copies=round(len(copies) / items, 2),
+        gpu_us=round(sum(event.time_range.elapsed_us() for event in kernels) / items, 2),
+        copy_us=round(sum(event.time_range.elapsed_us() for event in copies) / items, 2),
+        busy=round(busy_us / (end - begin), 3) if on_device else 0.0,
     )
 
 

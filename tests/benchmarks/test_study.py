@@ -7,7 +7,12 @@ import pytest
 import torch
 
 from benchmarks import study
+from benchmarks.peers.pipeline import PeerVariant
+from maskjet.config import EngineConfig
 from maskjet.errors import SourceError
+from maskjet.model import read_network
+from maskjet.parity.dump import write_dump
+from tests.parity.dumps import STREETS, detections
 
 VARIANTS = ("fp32", "preprocess: reference", "postprocess: reference", "preprocess: cv2 itself", "fp16")
 SIZE = (96, 160)
@@ -66,3 +71,16 @@ def test_what_is_not_there_is_not_compared(folder, tmp_path):
     (tmp_path / "demo" / "preprocess_reference.npz").write_bytes(b"")
     with pytest.raises(SourceError, match="must be a dump"):
         study.compare(tmp_path, images=3, size_hw=SIZE)
+
+
+def test_another_programs_pipeline_is_dumped(tmp_path):
+    made, network = [], read_network("demo")
+
+    def build(weights, spec, device, threshold):
+        made.append((set(weights) == set(network.state_dict()), spec.name, device.type, threshold))
+        return lambda image: detections(size_hw=image.shape[:2])
+
+    peer = PeerVariant("one", EngineConfig(device="cpu"), program="theirs", build=build)
+    found = write_dump(tmp_path / "one.npz", peer, network, STREETS)
+    assert made == [(True, network.spec.name, "cpu", 0.05)]
+    assert (found.variant["program"], len(found.found[0])) == ("theirs", 3)

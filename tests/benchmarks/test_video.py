@@ -1,17 +1,14 @@
 """The benchmark of videos: every contender sees the frames, is compared, and the report is written as it prints."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
-from torch.autograd import DeviceType
 
 from benchmarks import contenders, video
 from benchmarks.chart import draw_videos
 from maskjet.config import EngineConfig
 from maskjet.errors import MaskjetError
 from maskjet.model import Model
-from maskjet.profiling import HostWork, sum_up_host
 from maskjet.traffic import sample
 
 CPU = EngineConfig(device="cpu")
@@ -72,24 +69,3 @@ def test_planted_networks_find_about_what_they_should(network):
     with Model(network, CPU) as model:
         found = sorted(len(model.predict(sample(seed=seed, size_hw=(96, 160)).image)) for seed in range(5))
     assert abs(found[2] - 6) <= 2
-
-
-def event(name, start, stop, device):
-    return SimpleNamespace(name=name, device_type=device, time_range=SimpleNamespace(start=start, end=stop))
-
-
-def test_host_work_is_counted():
-    events = [
-        event("cudaGraphLaunch", 0, 5, DeviceType.CPU),
-        event("cudaLaunchKernelExC", 5, 6, DeviceType.CPU),
-        event("cudaMemcpyAsync", 6, 7, DeviceType.CPU),
-        event("cudaEventQuery", 7, 8, DeviceType.CPU),
-        event("cudaDeviceSynchronize", 8, 9, DeviceType.CPU),  # the profiler's
-        event("cudaStreamSynchronize", 20, 30, DeviceType.CPU),
-        event("cudaDeviceSynchronize", 60, 61, DeviceType.CPU),  # the profile's own
-        event("kernel", 10, 20, DeviceType.CUDA),
-        event("kernel", 15, 30, DeviceType.CUDA),  # at the same time
-        event("Memcpy HtoD", 40, 50, DeviceType.CUDA),
-        event("Stream Sync", 0, 100, DeviceType.CUDA),
-    ]
-    assert sum_up_host(events, times=2) == HostWork(launches=1.0, copies=0.5, waits=0.5, busy=0.75)

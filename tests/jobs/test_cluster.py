@@ -123,7 +123,7 @@ def test_a_dataset_checks_its_arguments_before_ray_begins(monkeypatch, tmp_path)
     monkeypatch.setattr(cluster, "import_ray", lambda _: None)
     for options, message in (
         ({"rows": "boxes"}, "rows must be .* 'boxes'"),
-        ({"every": 0}, "every must be at least 1"),
+        ({"every": 0}, "every must be a whole number of at least 1"),
         ({"images": 0}, "images"),
     ):
         with pytest.raises(InputError, match=message):

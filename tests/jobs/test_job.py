@@ -101,7 +101,7 @@ def patched(folder, patch):
 def contents(out):
     """The rows of each part."""
     parts = Parts(str(out))
-    return {part: parts.read(part).to_pylist() for part, _ in parts.manifest() if parts.existing([part])}
+    return {part: parts.read(part).to_pylist() for part, _ in parts.manifest() if parts.had(part)}
 
 
 def files_of(out):
@@ -225,9 +225,9 @@ def test_damaged_parts_are_found_and_done_anew(streets, whole, expected, tmp_pat
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        ("--every 0", 2, "--every must be at least 1, got 0"),
-        ("--segment-seconds 0", 2, "--segment-seconds must be more than 0, got 0.0"),
-        ("--segment-images 0", 2, "--segment-images must be at least 1, got 0"),
+        ("--every 0", 2, "--every must be a whole number of at least 1, got 0"),
+        ("--segment-seconds 0", 2, "--segment-seconds must be a number above 0, got 0.0"),
+        ("--segment-images 0", 2, "--segment-images must be a whole number of at least 1, got 0"),
         ("--rows mask", 2, '--rows must be "frame" or "detection", got \'mask\''),
         ("--streams 0", 2, "--streams must be at least 1, got 0"),
         ("--streams 9 --devices all", 2, "--streams must be at most 8 on a GPU, got 9"),

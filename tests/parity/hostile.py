@@ -24,9 +24,7 @@ def unpack(data):
 
 
 def pack(header, fields):
-    """A dump of these, whose digest is left out so that the contents themselves are looked at."""
-    if isinstance(header, dict):
-        header = {name: value for name, value in header.items() if name != "digest"}
+    """A dump of these."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     file = io.BytesIO()
     np.savez_compressed(file, header=np.frombuffer(text, np.uint8), **fields)

@@ -60,7 +60,7 @@ def test_one_pixel_is_shown():
 def test_a_moved_box_is_drawn_where_it_was_and_is():
     one = detections()
     box = Detections(one.image_size, one.xyxy + np.float32([6, 0, 6, 0]), one.confidence, one.class_id, one.rle)
-    found = Found(ChangedImage(0, "boxes", (), 0), STREETS.at(0)[1], one, box)
+    found = Found(ChangedImage(0, "boxes", (), 0), STREETS.find(0, "street 5"), one, box)
     bare = replace(found, expected=replace(one, rle=None), actual=replace(box, rle=None))
     for changed in (found, bare):
         (worst,) = draw_close_ups(iter([changed]), 1)

@@ -103,24 +103,7 @@ def test_results_for_a_data_set():
         dump().to_annotations({**truth, "images": truth["images"][1:]})
 
 
-def test_another_programs_pipeline_is_dumped(network, tmp_path):
-    made = []
-
-    def build(weights, spec, device, threshold):
-        made.append((set(weights) == set(network.state_dict()), spec.name, device.type, threshold))
-        return lambda image: detections(size_hw=image.shape[:2])
-
-    found = write_dump(
-        tmp_path / "one.npz", DetectorVariant("one", CPU, program="theirs", build=build), network, STREETS
-    )
-    assert made == [(True, network.spec.name, "cpu", 0.05)]
-    assert (found.variant["program"], len(found.found[0])) == ("theirs", 3)
-
-
 def test_what_is_wrong_with_a_variant_is_named(network, tmp_path):
-    for fields in ({"program": "magic"}, {"build": lambda *_: None}):
-        with pytest.raises(InputError, match="program must be 'maskjet' without build and another with it, got"):
-            DetectorVariant("one", **fields)
     with pytest.raises(InputError, match="threshold must be 0 or more and below 1, got 1"):
         DetectorVariant("one", threshold=1)
     (tmp_path / "file").write_text("")

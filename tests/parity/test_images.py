@@ -42,7 +42,7 @@ def test_they_can_be_had_again(kind, folder):
         flag = "--images" if kind == "files" else "--coco-dir"
         with pytest.raises(InputError, match=f"{flag} must be given again: .* what a dump names is not opened"):
             streets_from(description, 3)
-    assert_same([images.at(1)], everything[1:2])
+    assert np.array_equal(images.find(1, everything[1][0]), everything[1][1])
     with images.open(1) as source:
         frames = list(source)
     assert [frame.name for frame in frames] == [name for name, _ in everything[1:]]
@@ -87,7 +87,7 @@ def test_what_is_wrong_is_named(tmp_path, folder):
     with pytest.raises(SourceError, match=r"annotations\.json' must be JSON: "):
         CocoFolder(folder).truth()
     with pytest.raises(InputError, match="number must be one of the images, there is no number 3"):
-        Files(str(folder / "images")).at(3)
+        Files(str(folder / "images")).find(3, "3.jpg")
 
 
 def test_a_frame_of_a_video_has_its_name(tmp_path):
@@ -96,4 +96,4 @@ def test_a_frame_of_a_video_has_its_name(tmp_path):
     assert video.length == 3
     assert_same(list(video.read(1)), list(video.read())[1:])
     cv2.imwrite(str(tmp_path / "one.png"), np.zeros((4, 5, 3), np.uint8))
-    assert Files(str(tmp_path / "one.png")).at(0)[1].shape == (4, 5, 3)
+    assert Files(str(tmp_path / "one.png")).find(0, "one.png").shape == (4, 5, 3)

@@ -11,7 +11,13 @@ from typing import Any
 
 import typer
 
-_OTHER_NAMES = {"size_hw": "size", "source": "images", "confidences": "confidence"}
+_OTHER_NAMES = {
+    "size_hw": "size",
+    "source": "images",
+    "confidences": "confidence",
+    "seconds": "segment_seconds",
+    "images": "segment_images",
+}
 """Names in Python of arguments whose options have other names."""
 _NONE: Mapping[str, Any] = MappingProxyType({})
 _given: ContextVar[Mapping[str, Any]] = ContextVar("options of the running command, with their values", default=_NONE)

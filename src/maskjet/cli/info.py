@@ -106,9 +106,7 @@ def _describe_file(model: str, weights: Path | None) -> str:
     path = weights or Path(model)
     if weights is None and model == "demo":
         return "part of maskjet: trained on drawn streets"
-    with path.open("rb") as file:
-        kind = "of torch.save" if file.read(2) == b"PK" else "safetensors"
-    return f"{path} ({kind}, {path.stat().st_size / 1e6:.1f} MB)"
+    return f"{path} ({path.stat().st_size / 1e6:.1f} MB)"
 
 
 def _shown_input(shape: Mapping[str, int]) -> str:

@@ -23,7 +23,7 @@ from maskjet.cli.options import (
     WeightsOption,
     option,
     print_result,
-    progress_to,
+    progress_bars,
     switch,
     with_config,
 )
@@ -187,7 +187,6 @@ def job(
         verify=verify,
         video_stream=video_stream,
     )
-    driver.check(planned)
     make_workers = _make_workers(ray, workers, devices, streams, config)
     stop = signals.Stop()
     # stdout is for the result, and where workers end or nodes are lost Ray prints so there.
@@ -271,13 +270,15 @@ def _every_device(config: EngineConfig) -> str:
 @contextmanager
 def _showing() -> Iterator[Any]:
     """A progress bar of segments on stderr, if that is a terminal; yields a function that takes a `Progress`."""
-    with progress_to("segments") as move:
+    with progress_bars() as bars:
+        bar = bars.add_task("segments", total=None)
 
         def show(progress: Progress) -> None:
             done = progress.done + progress.skipped + progress.failed
             counts = {"skipped": progress.skipped, "failed": progress.failed}
             notes = "".join(f", {count:,} {what}" for what, count in counts.items() if count)
-            move(done, progress.planned if progress.is_planned else None, f"segments{notes}")
+            total = progress.planned if progress.is_planned else None
+            bars.update(bar, completed=done, total=total, description=f"segments{notes}")
 
         yield show
 

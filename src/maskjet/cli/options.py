@@ -150,21 +150,9 @@ def parse_size(text: str) -> tuple[int, int]:
 @contextmanager
 def progress(task_name: str, total: int | None) -> Iterator[Callable[[], None]]:
     """A progress bar with speed and time left on stderr, if that is a terminal; yields a function to advance it."""
-    with _bars() as bars:
+    with progress_bars() as bars:
         task = bars.add_task(task_name, total=total)
         yield lambda *_: bars.advance(task)
-
-
-@contextmanager
-def progress_to(task_name: str) -> Iterator[Callable[[int, int | None, str], None]]:
-    """A progress bar with time left on stderr, if that is a terminal.
-
-    Yields:
-        A function to call with the steps done so far, their number, None while that is not known, and the bar's text.
-    """
-    with _bars() as bars:
-        task = bars.add_task(task_name, total=None)
-        yield lambda done, total, text: bars.update(task, completed=done, total=total, description=text)
 
 
 @contextmanager
@@ -191,7 +179,7 @@ def progress_of(sources: Sequence[Source], note: str = "") -> Iterator[Callable[
 
     described = TextColumn("{task.description}", table_column=Column(max_width=_LONGEST_NAME, no_wrap=True))
     columns = (described, MofNCompleteColumn(), StateColumn()) if any(source.is_live for source in sources) else ()
-    with _bars(*columns) as bars:
+    with progress_bars(*columns) as bars:
         names = [escape(printable(each.name)) + note for each in sources] if note or sources[1:] else ["detecting"]
         tasks = [
             bars.add_task(name, total=source.length, source=source) for name, source in zip(names, sources, strict=True)
@@ -200,7 +188,7 @@ def progress_of(sources: Sequence[Source], note: str = "") -> Iterator[Callable[
 
 
 @contextmanager
-def _bars(*columns: ProgressColumn) -> Iterator[Progress]:
+def progress_bars(*columns: ProgressColumn) -> Iterator[Progress]:
     """Progress bars on stderr, if that is a terminal; by default with speed and time left."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, ProgressColumn, Task

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from maskjet import limits
 from maskjet.jobs import cluster
-from maskjet.jobs.driver import Job, check
 from maskjet.jobs.planning import plan
 from maskjet.jobs.processing import process
 from maskjet.jobs.segments import Segment, Settings
@@ -62,7 +61,6 @@ def ray_dataset(
     """
     ray = cluster.import_ray("ray_dataset")
     chosen = Settings(model=model, **settings)
-    check(Job([], "", chosen))
     segments = [
         {"segment": json.dumps(each.as_dict())}
         for each in plan(sources, recursive=recursive, seconds=seconds, images=images)

@@ -10,14 +10,12 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Protocol
 
-from maskjet.errors import InputError
 from maskjet.jobs.folders import open_folder
 from maskjet.jobs.ledger import Failures, Plan
 from maskjet.jobs.locks import locked
 from maskjet.jobs.markers import Markers
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.planning import plan
-from maskjet.jobs.rows import check_kind
 from maskjet.jobs.segments import Segment, Settings
 from maskjet.jobs.work import Outcome, digest_weights
 from maskjet.version import __version__
@@ -116,19 +114,19 @@ def run(
         MaskjetError: A source does not exist, or workers can't start.
     """
     began, progress = time.monotonic(), Progress()
+    segments = plan(
+        job.sources,
+        recursive=job.recursive,
+        seconds=job.seconds,
+        images=job.images,
+        video_stream=job.video_stream,
+    )
     folder, parts = open_folder(job.out), Parts(job.out)
     markers = Markers(folder)
     with locked(folder) as check_lock:
         parts.clean()
         failures = Failures(folder)
         identity = job.settings.identity(digest_weights(job.settings))
-        segments = plan(
-            job.sources,
-            recursive=job.recursive,
-            seconds=job.seconds,
-            images=job.images,
-            video_stream=job.video_stream,
-        )
         segments = chain([next(segments)], segments)  # errors in the sources are raised before workers start
         with closing(Plan(folder, segments, identity)) as planned:
             facts = {"version": __version__, "settings": identity}
@@ -182,9 +180,9 @@ def _pending(
 ) -> Iterator[tuple[str, Segment] | None]:
     """Segments without a part, in the plan's order; None while planning has not found the next one."""
     for task in planned.read():
-        if task is not None and parts.existing([task[0]]):
-            if damaged := list(parts.verify([task[0]])) if verify else []:
-                progress.damaged += damaged
+        if task is not None and parts.had(task[0]):
+            if verify and (reason := parts.damage(task[0])):
+                progress.damaged.append((task[0], reason))
                 parts.remove(task[0])
             else:
                 progress.skipped += 1
@@ -196,17 +194,3 @@ def _pending(
             report()
         yield task
     report()
-
-
-def check(job: Job) -> None:
-    """Check a job's numbers.
-
-    Raises:
-        InputError: One is out of range.
-    """
-    if not 0 < job.seconds < float("inf"):
-        raise InputError(f"segment_seconds must be more than 0, got {job.seconds}.")
-    for name, value in (("segment_images", job.images), ("every", job.settings.every)):
-        if value < 1:
-            raise InputError(f"{name} must be at least 1, got {value}.")
-    check_kind(job.settings.rows)

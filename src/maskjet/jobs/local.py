@@ -114,7 +114,8 @@ class LocalWorkers:
 
     def _restart(self, dead: _Process) -> None:
         """Restart a process, and let others have its segments."""
-        shown = _describe(_end(dead))
+        code = _end(dead)
+        shown = f"signal {-code}" if code < 0 else f"exit code {code}"
         deaths = self._deaths[dead.place.number] = self._deaths.get(dead.place.number, 0) + 1
         if deaths >= _MOST_DEATHS:
             raise DeviceError(f"{dead.place} died {deaths} times without a result, at last with {shown}.", index=0)
@@ -163,7 +164,3 @@ def _end(each: _Process) -> int:
     except subprocess.TimeoutExpired:
         each.process.kill()
         return each.process.wait()
-
-
-def _describe(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -70,7 +70,7 @@ def merge(out: str, *, coco: str | None = None, jsonl: str | None = None, incomp
     if coco is not None and jsonl is not None and (coco == jsonl or is_same_file(coco, jsonl)):
         raise InputError(f"coco and jsonl must be two files, got {coco!r} for both.")
     parts = Parts(out)
-    missing = _find_missing(parts)
+    missing = {name for name, _ in parts.manifest() if not parts.had(name)}
     if missing and not incomplete:
         raise InputError(
             f"out must have a part for each segment, {len(missing):,} of {out!r} have none: run the same job again, "
@@ -78,30 +78,19 @@ def merge(out: str, *, coco: str | None = None, jsonl: str | None = None, incomp
         )
     frames = detections = 0
     with ExitStack() as undo:
-        lines = None if jsonl is None else Sinks([JsonLines(jsonl)])
-        if lines is not None:
-            undo.callback(lines.abandon)
-        data_set = None if coco is None else Sinks([CocoJson(coco)])
-        if data_set is not None:
-            undo.callback(data_set.abandon)
+        lines = Sinks([] if jsonl is None else [JsonLines(jsonl)])
+        undo.callback(lines.abandon)
+        data_set = Sinks([] if coco is None else [CocoJson(coco)])
+        undo.callback(data_set.abandon)
         for frame, each in _read(parts, missing):
-            if lines is not None:
-                lines.write(frame, each.found)
-            if data_set is not None:
-                data_set.write(replace(frame, index=frames), each.found)
+            lines.write(frame, each.found)
+            data_set.write(replace(frame, index=frames), each.found)
             frames += 1
             detections += len(each.found)
-        for sink in (lines, data_set):
-            if sink is not None:
-                sink.close()
+        lines.close()
+        data_set.close()
         undo.pop_all()
-    left_out = max(0 if sink is None else sink.left_out for sink in (lines, data_set))
-    return Merged(frames, detections - left_out, left_out, len(missing))
-
-
-def _find_missing(parts: Parts) -> set[str]:
-    """Names of planned parts that don't exist."""
-    return {name for name, _ in parts.manifest() if not parts.existing([name])}
+    return Merged(frames, detections - lines.left_out, lines.left_out, len(missing))
 
 
 def _read(parts: Parts, missing: set[str]) -> Iterator[tuple[Frame, FoundFrame]]:

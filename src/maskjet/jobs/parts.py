@@ -5,17 +5,13 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from maskjet import coco_rle
 from maskjet.errors import InputError, MaskjetError, SourceError, first_line, translate_errors
 from maskjet.jobs.folders import open_folder
-from maskjet.jobs.rows import SCHEMA, arrow, metadata, schema, unescape
+from maskjet.jobs.rows import SCHEMA, arrow, metadata, schema
 from maskjet.jobs.segments import Segment, digest
 
 if TYPE_CHECKING:
@@ -36,6 +32,8 @@ class Parts:
     Args:
         out: Path of the output folder, or its URL in a store.
 
+    Methods take digests, and raise InputError if one is none.
+
     Raises:
         InputError: It is a URL that `open_folder` refuses.
         MissingDependencyError: pyarrow is not installed.
@@ -46,11 +44,7 @@ class Parts:
         self._folder = open_folder(out)
 
     def path_of(self, digest: str) -> str:
-        """Path or URL of a part.
-
-        Raises:
-            InputError: It is no digest.
-        """
+        """Path or URL of a part."""
         return self._folder.name(self._place_of(digest))
 
     def _place_of(self, digest: str) -> str:
@@ -68,7 +62,7 @@ class Parts:
 
         Raises:
             OutputError: It can't be written, for example because the disk is full.
-            InputError: It is no digest, or the table is not of `process`.
+            InputError: The table is not of `process`.
         """
         from pyarrow import parquet
 
@@ -79,25 +73,19 @@ class Parts:
         )
         self._folder.write(place, data.getvalue())
 
-    def existing(self, digests: Iterable[str]) -> set[str]:
-        """Digests that have a part; in a store as of the first call, see `LocalFolder.had`.
-
-        Raises:
-            OutputError: The folder can't be read.
-            InputError: One is no digest.
-        """
-        return {each for each in digests if self._folder.had(self._place_of(each))}
-
     def has(self, digest: str) -> bool:
-        """Whether a part exists now; raises as `existing`."""
+        """Whether a part exists now; raises OutputError if the folder can't be read."""
         return self._folder.has(self._place_of(digest))
+
+    def had(self, digest: str) -> bool:
+        """As `has`, but in a store as of the first call, see `LocalFolder.had`."""
+        return self._folder.had(self._place_of(digest))
 
     def remove(self, digest: str) -> None:
         """Remove a part if it exists.
 
         Raises:
             OutputError: It can't be removed.
-            InputError: It is no digest.
         """
         self._folder.remove(self._place_of(digest))
 
@@ -107,7 +95,6 @@ class Parts:
 
         Raises:
             SourceError: There is none, or it is damaged.
-            InputError: It is no digest.
         """
         from pyarrow import parquet
 
@@ -123,7 +110,6 @@ class Parts:
 
         Raises:
             SourceError: There is none, or it is damaged.
-            InputError: It is no digest.
         """
         with self.open(digest) as file:
             return file.read()
@@ -133,22 +119,15 @@ class Parts:
         with self.open(digest) as file:
             return metadata(file.schema_arrow)
 
-    def verify(self, digests: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Read parts completely, and check them.
-
-        Args:
-            digests: Names of the parts.
-
-        Yields:
-            Name and reason of each part that is missing, damaged or of another segment.
-        """
-        for each in digests:
-            try:
-                table = self.read(each)
-                with translate_errors(SourceError, "part must be sound, it is not"):
-                    _check(each, table)
-            except MaskjetError as error:
-                yield each, first_line(error)
+    def damage(self, digest: str) -> str | None:
+        """Read a part completely; returns why it is missing, damaged or of another segment, None if it is sound."""
+        try:
+            table = self.read(digest)
+            with translate_errors(SourceError, "part must be sound, it is not"):
+                _check(digest, table)
+        except MaskjetError as error:
+            return first_line(error)
+        return None
 
     def manifest(self) -> Iterator[tuple[str, Segment]]:
         """Read the manifest, out/segments.jsonl: name and segment of each planned part, in order.
@@ -177,29 +156,21 @@ class Parts:
 
 
 def _check(name: str, table: pyarrow.Table) -> None:
-    """Check that a table is the part of a name, and complete.
+    """Check that a table, whose pages have their checksums, is the part of a name, and complete.
 
     Raises:
         InputError: It is not; the message says why.
     """
     about = metadata(table.schema)
-    rows = about["rows"]
-    if not table.schema.equals(schema(rows), check_metadata=False):
+    if not table.schema.equals(schema(about["rows"]), check_metadata=False):
         raise InputError(f"part must have the columns of schema {SCHEMA}, got {', '.join(table.schema.names)[:200]}.")
     with translate_errors(InputError, "part must have sound columns, it has not"):
         table.validate(full=True)
-    segment = _segment_of(about)
+    with translate_errors(InputError, "part must state its segment, it does not"):
+        segment = Segment.from_dict(about["segment"])
     if digest(segment, about.get("settings", {})) != name:
         raise InputError(f"part must be named by its segment and settings, it is of {segment.name!r}.")
     _check_counts(table, about)
-    _check_frames(table, segment)
-    (_check_frame_rows if rows == "frame" else _check_detection_rows)(table)
-
-
-def _segment_of(about: dict[str, Any]) -> Segment:
-    """The segment that the metadata states."""
-    with translate_errors(InputError, "part must state its segment, it does not"):
-        return Segment.from_dict(about["segment"])
 
 
 def _check_counts(table: pyarrow.Table, about: dict[str, Any]) -> None:
@@ -211,53 +182,3 @@ def _check_counts(table: pyarrow.Table, about: dict[str, Any]) -> None:
         found = {"frames": table.num_rows, "detections": int(table.column("n").to_numpy().sum())}
     if found != stated:
         raise InputError(f"part must have the rows that its metadata states, {stated}, got {found}.")
-
-
-def _check_frames(table: pyarrow.Table, segment: Segment) -> None:
-    """Check that frames are the segment's, in order, and have a valid size."""
-    index, height, width = (table.column(name).to_numpy() for name in ("index", "height", "width"))
-    repeats = "n" not in table.schema.names  # there is a row per detection
-    sources = [unescape(each) for each in table.column("source").to_pylist()]
-    if repeats:
-        sources = [source for source, _ in groupby(sources)]
-    if segment.is_video:
-        end = np.inf if segment.count is None else segment.first + segment.count
-        if ((index < segment.first) | (index >= end)).any() or (np.diff(index) < (0 if repeats else 1)).any():
-            raise InputError(f"index must rise from {segment.first} and stay below {end}, got others.")
-        wanted = {segment.files[0].path}.issuperset(sources)
-    else:
-        if index.any():
-            raise InputError("index must be 0 for images, got others.")
-        paths = (file.path for file in segment.files)
-        wanted = all(source in paths for source in sources)  # each after the one before it
-    if not wanted:
-        raise InputError("source must be the segment's files in their order, got others.")
-    if ((height < 0) | (width < 0)).any():
-        raise InputError("height and width must be at least 0, got others.")
-
-
-def _check_frame_rows(table: pyarrow.Table) -> None:
-    for batch in table.to_batches():
-        n, height, width = (batch.column(name).to_numpy() for name in ("n", "height", "width"))
-        for name in ("class_id", "class_name", "confidence", "xyxy", "rle"):
-            column = batch.column(name)
-            lengths = column.value_lengths()
-            is_right = lengths.fill_null(0).to_numpy() == np.where(column.is_null().to_numpy(False), 0, n)
-            if not is_right.all():
-                row = int(is_right.argmin())
-                raise InputError(f"{name} must have as many values as n, {n[row]}, got {lengths[row]}.")
-        for row, masks in enumerate(batch.column("rle")):
-            for counts in masks.as_py() or ():
-                _check_rle(counts, height[row], width[row])
-
-
-def _check_detection_rows(table: pyarrow.Table) -> None:
-    columns = (table.column(name).to_pylist() for name in ("rle", "height", "width"))
-    for counts, height, width in zip(*columns, strict=True):
-        if counts is not None:
-            _check_rle(counts, height, width)
-
-
-def _check_rle(counts: bytes, height: int, width: int) -> None:
-    """Check that RLE counts are a mask of this size; raises InputError."""
-    coco_rle.area({"size": [int(height), int(width)], "counts": counts})

@@ -12,7 +12,7 @@ from maskjet.jobs import storage
 from maskjet.jobs.finding import Finder, hash_path
 from maskjet.jobs.segments import Segment, SourceFile
 from maskjet.media import keyframes
-from maskjet.media.selection import select_frames
+from maskjet.media.selection import check_count, select_frames
 
 
 def plan(
@@ -57,8 +57,7 @@ def plan(
     """
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
         raise InputError(f"seconds must be a number above 0, got {seconds!r}.")
-    if isinstance(images, bool) or not isinstance(images, int) or images < 1:
-        raise InputError(f"images must be a whole number of at least 1, got {images!r}.")
+    check_count("images", images)
     cut = partial(_cut, seconds=seconds, video_stream=select_frames(video_stream=video_stream).video_stream)
     return _segments(Finder(sources, recursive=recursive), cut, images)
 

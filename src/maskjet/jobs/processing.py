@@ -16,6 +16,7 @@ from maskjet.jobs.segments import Segment, SourceFile
 from maskjet.media.ahead import Encoded, image_threads, load_ahead, read_encoded
 from maskjet.media.image_headers import stated_size_hw
 from maskjet.media.keyframes import CannotEnterError, Entry, VideoPart, open_part
+from maskjet.media.selection import check_count
 from maskjet.media.source import Frame, Source
 from maskjet.spec import TwoStageSpec
 
@@ -64,8 +65,7 @@ def process(
     """
     arrow()
     kind = check_kind(rows)
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise InputError(f"every must be a whole number of at least 1, got {every!r}.")
+    check_count("every", every)
     if batch is None:
         batch = 1 if model.config.resolve_device().type == "cpu" else model.config.batch
     decoding = decoding or model.decoding()

@@ -95,7 +95,7 @@ class RayWorkers:
                         raise _no_room(ray, pool)
             if is_stopped:  # some may have their part, though no answer has come
                 parts = Parts(self._orders["out"])
-                for part in parts.existing(left):
+                for part in filter(parts.had, left):
                     yield outcome_of(part, left[part], parts.about(part))
         finally:
             if not is_over:

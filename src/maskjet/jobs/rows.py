@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from maskjet.detections import Detections
 from maskjet.errors import InputError
@@ -90,6 +91,7 @@ def schema(rows: Kind) -> pyarrow.Schema:
     return pa.schema([*about, *found])
 
 
+@lru_cache(maxsize=4096)  # class names come again and again
 def escape(text: str) -> str:
     """Make text valid UTF-8: unchanged if it is, else "json:" and the text as a JSON string.
 
@@ -185,10 +187,13 @@ class TableBuilder:
 
     def add(self, frame: FoundFrame) -> None:
         """Add a frame."""
+        size = sum(len(rle["counts"]) for rle in frame.found.rle or ())
+        if size > _MOST_BYTES:
+            raise InputError(f"rle must have at most {_MOST_BYTES} bytes in a frame, got {size}.")
         self._frames += 1
         self._detections += len(frame.found)
         self._waiting.append(frame)
-        self._bytes += sum(len(rle["counts"]) for rle in frame.found.rle or ())
+        self._bytes += size
         if len(self._waiting) == _FRAMES_AT_ONCE or self._bytes >= _BYTES_AT_ONCE:
             self._flush()
 
@@ -207,89 +212,47 @@ class TableBuilder:
         if not frames:
             return
         columns = _columns(frames, per_detection=self._rows == "detection")
-        pa = arrow()
-        self._batches.append(
-            pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
-        )
+        self._batches.append(arrow().RecordBatch.from_pydict(columns, schema=self._schema))
 
 
 def _columns(frames: Sequence[FoundFrame], *, per_detection: bool) -> dict[str, Any]:
-    """Columns of frames, by name, for one kind of rows."""
-    pa = arrow()
-    counts = np.array([len(each.found) for each in frames], dtype=np.int32)
+    """Columns of frames, by name, for one kind of rows; of numbers there are arrays, not an object for each."""
+    pa, found = arrow(), [each.found for each in frames]
+    counts = np.array(list(map(len, found)), np.int32)
+    boxes = np.concatenate([each.xyxy for each in found])
     about = {
         "source": pa.array([escape(each.source) for each in frames], pa.string()),
         "index": pa.array([each.index for each in frames], pa.int64()),
         "time_s": pa.array([each.time_s for each in frames], pa.float64()),
-        "height": pa.array([each.found.image_size[0] for each in frames], pa.int32()),
-        "width": pa.array([each.found.image_size[1] for each in frames], pa.int32()),
+        "height": pa.array([each.image_size[0] for each in found], pa.int32()),
+        "width": pa.array([each.image_size[1] for each in found], pa.int32()),
     }
-    xyxy = _joined([each.found.xyxy for each in frames], (0, 4), np.float32)
-    class_id = _joined([each.found.class_id for each in frames], (0,), np.int32)
-    found = {
-        "class_id": pa.array(class_id),
-        "class_name": _class_names(class_id, frames),
-        "confidence": pa.array(_joined([each.found.confidence for each in frames], (0,), np.float32)),
+    values = {
+        "class_id": pa.array(np.concatenate([each.class_id for each in found])),
+        "class_name": pa.array(list(chain.from_iterable(map(_class_names, found))), pa.string()),
+        "confidence": pa.array(np.concatenate([each.confidence for each in found])),
     }
-    has_masks = np.array([each.found.rle is not None for each in frames])
-    rle = _strings([rle["counts"] for each in frames for rle in each.found.rle or ()])
     if per_detection:
-        corners = {name: pa.array(np.ascontiguousarray(xyxy[:, i])) for i, name in enumerate(("x1", "y1", "x2", "y2"))}
         of_frame = pa.array(np.repeat(np.arange(len(frames)), counts))
-        if not has_masks.all():  # null for detections without masks
-            is_there = np.repeat(has_masks, counts)
-            rle = rle.take(pa.array(np.cumsum(is_there) - 1, mask=~is_there))
-        return {name: values.take(of_frame) for name, values in about.items()} | found | corners | {"rle": rle}
-    offsets = _offsets(counts)
-    boxes = pa.FixedSizeListArray.from_arrays(pa.array(xyxy.reshape(-1)), type=_inner(4))
-    lists = {name: _lists(offsets, values) for name, values in (found | {"xyxy": boxes}).items()}
-    masks = _lists(_offsets(np.where(has_masks, counts, 0)), rle, ~has_masks)
-    return about | {"n": pa.array(counts)} | lists | {"rle": masks}
+        corners = {name: np.ascontiguousarray(boxes[:, at]) for at, name in enumerate(("x1", "y1", "x2", "y2"))}
+        masks: list[bytes | None] = []
+        for each in found:
+            masks += _masks(each) or [None] * len(each)
+        return {name: column.take(of_frame) for name, column in about.items()} | values | corners | {"rle": masks}
+    kinds = {field.name: field.type for field in schema("frame")}
+    offsets = pa.array(np.cumsum([0, *counts]), pa.int32())
+    values["xyxy"] = pa.FixedSizeListArray.from_arrays(pa.array(boxes.ravel()), type=kinds["xyxy"].value_type)
+    lists = {name: pa.ListArray.from_arrays(offsets, each, type=kinds[name]) for name, each in values.items()}
+    return about | {"n": counts} | lists | {"rle": list(map(_masks, found))}
 
 
-def _inner(size: int) -> Any:
-    pa = arrow()
-    return pa.list_(pa.field("element", pa.float32(), nullable=False), size)
+def _masks(found: Detections) -> list[bytes] | None:
+    return None if found.rle is None else [rle["counts"] for rle in found.rle]
 
 
-def _lists(offsets: NDArray[np.int32], values: Any, is_null: NDArray[np.bool_] | None = None) -> Any:
-    """A list column, null where `is_null`."""
-    pa = arrow()
-    kind = pa.list_(pa.field("element", values.type, nullable=False))
-    mask = None if is_null is None or not is_null.any() else pa.array(is_null)
-    return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind, mask=mask)
-
-
-def _class_names(class_id: NDArray[np.int32], frames: Sequence[FoundFrame]) -> Any:
+def _class_names(found: Detections) -> list[str]:
     """Class name of each detection; a class without a name gets its id, as in `Detections`."""
-    pa = arrow()
-    named: dict[int, str] = {}
-    for names in {id(each.found.class_names): each.found.class_names for each in frames}.values():
-        named |= names
-    ids, positions = np.unique(class_id, return_inverse=True)
-    names = pa.array([escape(named.get(each, str(each))) for each in ids.tolist()], pa.string())
-    return names.take(pa.array(positions.astype(np.int32)))
-
-
-def _joined(arrays: Sequence[NDArray[Any]], empty: tuple[int, ...], dtype: type) -> NDArray[Any]:
-    return np.concatenate([np.empty(empty, dtype), *arrays])
-
-
-def _strings(counts: Sequence[bytes]) -> Any:
-    """A binary column of these values."""
-    pa = arrow()
-    offsets = _offsets(np.fromiter(map(len, counts), dtype=np.int64, count=len(counts)))
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(counts))]
-    return pa.Array.from_buffers(pa.binary(), len(counts), buffers)
-
-
-def _offsets(lengths: NDArray[Any]) -> NDArray[np.int32]:
-    """Arrow offsets of consecutive values: the start of each, and the end of the last."""
-    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    if offsets[-1] > _MOST_BYTES:
-        raise InputError(f"rle must have at most {_MOST_BYTES} bytes in a frame, got {offsets[-1]}.")
-    return offsets.astype(np.int32)
+    return [escape(found.class_names.get(each, str(each))) for each in found.class_id.tolist()]
 
 
 def read_frames(batch: pyarrow.RecordBatch, class_names: Mapping[int, str]) -> Iterator[FoundFrame]:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from maskjet.config import EngineConfig
+from maskjet.jobs.rows import check_kind
+from maskjet.media.selection import select_frames
 from maskjet.media.video_index import Entry
 
 _DIGEST_BYTES = 16
@@ -103,6 +105,10 @@ class Settings:
     """Engine settings; workers replace the device by their own."""
     jpeg_decoder: str = "cpu"
     """What decodes JPEGs in all workers: "cpu", or nvJPEG as `media.decoding.name_nvjpeg` names it."""
+
+    def __post_init__(self) -> None:
+        select_frames(self.every)  # raises
+        check_kind(self.rows)
 
     def with_absolute_paths(self) -> Settings:
         """Make paths of model and weights absolute, as workers may have another current folder."""

@@ -123,11 +123,7 @@ def walk(
         names = in_order(filter(is_visible, folders)) if recursive else []
         below = [os.path.join(path, name) for name in reversed(names)]  # noqa: PTH118 - or of URLs
         # A folder that a link leads back to is listed under its own name.
-        left += [each for each in below if not (Path(each).is_symlink() and _is_below(identify(each), root))]
-
-
-def _is_below(path: str, root: str) -> bool:
-    return Path(path).is_relative_to(root)
+        left += [each for each in below if not (Path(each).is_symlink() and Path(identify(each)).is_relative_to(root))]
 
 
 def scan_folder(folder: str) -> tuple[list[str], list[str]]:

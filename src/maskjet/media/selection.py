@@ -95,11 +95,11 @@ def select_frames(
     Raises:
         InputError: An argument is not as described there.
     """
-    _check_whole("every", every)
+    check_count("every", every)
     if limit is not None:
-        _check_whole("limit", limit)
+        check_count("limit", limit)
     if video_stream is not None:
-        _check_whole("video_stream", video_stream, least=0)
+        check_count("video_stream", video_stream, least=0)
     selection = Selection(every, limit=limit, video_stream=video_stream)
     if isinstance(start, str):
         if start.isascii() and start.isdecimal():
@@ -110,7 +110,8 @@ def select_frames(
     return replace(selection, start=start)
 
 
-def _check_whole(name: str, value: object, least: int = 1) -> None:
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Raise InputError unless a value is a whole number of at least this."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -217,18 +217,9 @@ class UnopenedSource:
     root: Path | None = None
     """Folder whose sub-folders are kept in the outputs' names; None if none are."""
 
-    def open(
-        self,
-        *,
-        every: int = 1,
-        start: int | str = 0,
-        limit: int | None = None,
-        reconnect_for: float = math.inf,
-        decoder: str | Decoding = "cpu",
-        video_stream: int | None = None,
-    ) -> Source:
-        """Open the source; arguments and errors are those of `open_source`."""
-        return self.opening(check_opening(every, start, limit, reconnect_for, decoder, video_stream))
+    def open(self, **arguments: Any) -> Source:
+        """Open the source; keyword arguments and errors are those of `open_source`."""
+        return self.opening(check_opening(**arguments))
 
 
 def check_opening(

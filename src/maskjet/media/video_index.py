@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import av
 import av.error
@@ -68,15 +68,6 @@ class _Key:
     """How many of these are shown."""
     time: int
     """When it is decoded, in ticks of its stream."""
-
-
-class _Index(Protocol):
-    """The key frames of a video, in the order of the file."""
-
-    keys: list[_Key]
-
-    def entry(self, key: _Key) -> Entry | None:
-        """The entry at a key frame; None if its index is in doubt."""
 
 
 def find_entry(name: str, selection: Selection) -> Entry | None:
@@ -143,7 +134,7 @@ def find_entries(name: str, seconds: float, *, most_counted: int, video_stream: 
 @contextmanager
 def _open_index(
     name: str, number: int | None, selection: Selection | None = None
-) -> Iterator[tuple[_Index | None, av.VideoStream]]:
+) -> Iterator[tuple[_ReadIndex | _ListedIndex | None, av.VideoStream]]:
     """The index of a video, up to a selection's start if one is given; None if packets may be no frames."""
     with open_container(name, number=number) as container, translate_ffmpeg_errors(name):
         stream = video_of(container, number)
@@ -211,7 +202,7 @@ class _ReadIndex:
         return False
 
     def entry(self, key: _Key) -> Entry | None:
-        """See `_Index.entry`."""
+        """The entry at a key frame; None if its index is in doubt."""
         pts = self._times[key.shown]
         if self._latest[key.shown] >= pts:
             return None
@@ -273,7 +264,7 @@ class _ListedIndex:
         return all(each.size > 0 and 0 <= each.pos <= self._size - each.size for each in listed)
 
     def entry(self, key: _Key) -> Entry | None:
-        """See `_Index.entry`."""
+        """The entry at a key frame; None if its index is in doubt."""
         leading, later, pts = 0, 0, None
         for at, packet in self._packets(key.number):
             if packet is None or packet.pts is None or _is_doubtful(packet, self._least):

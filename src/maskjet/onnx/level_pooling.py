@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from maskjet.onnx.building import Builder, Workspace, replace
+from maskjet.onnx.building import Builder, replace
 from maskjet.onnx.matching import (
     MismatchError,
+    Owners,
     find_producer,
     given,
     integers,
@@ -56,7 +57,7 @@ def candidates(model: ir.Model) -> list[ir.Node]:
     return found
 
 
-def rewrite(node: ir.Node, workspace: Workspace) -> None:
+def rewrite(node: ir.Node, _: Owners) -> None:
     """Replace the chain that ends in a node.
 
     Raises:
@@ -72,7 +73,7 @@ def rewrite(node: ir.Node, workspace: Workspace) -> None:
     require(is_zeros(zeros), "it does not start from zeros")
     _check_sizes(zeros.inputs[0], levels)
     assert zeros.inputs[0] is not None, "ConstantOfShape has an input"
-    build = Builder(node, workspace, "level_pooling")
+    build = Builder(node, "level_pooling")
     source = _build_source(build, [level.rows for level in levels], zeros.inputs[0])
     tail = build.add("Slice", zeros.inputs[0], build.constant([1]), build.constant([_DIMENSIONS]))
     shape = build.add("Concat", build.constant([1]), tail, axis=0)

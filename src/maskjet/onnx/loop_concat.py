@@ -11,9 +11,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from maskjet.onnx.building import Builder, Workspace, replace
+from maskjet.onnx.building import Builder, replace
 from maskjet.onnx.matching import (
     MismatchError,
+    Owners,
     constant,
     find_producer,
     given,
@@ -35,7 +36,7 @@ def candidates(model: ir.Model) -> list[ir.Node]:
     return [node for node in nodes_of_type(model, "Loop") if any(_is_extended(node))]
 
 
-def rewrite(node: ir.Node, workspace: Workspace) -> None:
+def rewrite(node: ir.Node, _: Owners) -> None:
     """Replace a Loop that carries only the rows by one that stacks them.
 
     Raises:
@@ -61,27 +62,24 @@ def rewrite(node: ir.Node, workspace: Workspace) -> None:
     body.outputs[1] = row
     body.remove(concat, safe=True)
     body.inputs.pop()
-    _stack(node, first, workspace)
+    _stack(node, first)
 
 
-def _stack(node: ir.Node, first: ir.Value, workspace: Workspace) -> None:
+def _stack(node: ir.Node, first: ir.Value) -> None:
     """Replace a Loop by one without carried values.
 
     With zero iterations the output takes the initial value's shape.
     """
     graph, result = node.graph, node.outputs[0]
     assert graph is not None, "a candidate is in a graph"
-    build = Builder(node, workspace, "loop_concat")
+    build = Builder(node, "loop_concat")
     shape = build.add("Shape", first)
     tail = build.add("Slice", shape, build.constant([1]), build.constant([_ALL]))
     wanted = build.add("Concat", build.constant([0]), tail, axis=0)  # for Reshape: 0 keeps the number of rows
     condition = given(node, 1)
     if condition is None:  # the last input can't be None
         condition = build.add("Constant", value=ir.tensor(np.array(True)))
-    stacked = ir.Value(name=workspace.make_name("maskjet/loop_concat/Loop"))
-    name = workspace.make_name("maskjet/Loop")
-    loop = ir.node("Loop", [node.inputs[0], condition], dict(node.attributes), outputs=[stacked], name=name)
-    graph.insert_before(node, loop)
+    stacked = build.add("Loop", node.inputs[0], condition, **node.attributes)
     replace(result, build.add("Reshape", stacked, wanted))
     graph.remove(node, safe=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -10,6 +10,10 @@ from numpy.typing import NDArray
 
 _TRANSPARENT = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 _STANDARD = ("", "ai.onnx")
+
+
+Owners = Mapping[ir.Graph, ir.Node]
+"""The nodes that have graphs as attributes; the main graph has none."""
 
 
 class MismatchError(Exception):

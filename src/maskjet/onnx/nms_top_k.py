@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from maskjet.onnx.building import Builder, Workspace
+from maskjet.onnx.building import Builder
 from maskjet.onnx.matching import (
     MismatchError,
+    Owners,
     find_producer,
     given,
     integers,
@@ -33,38 +34,38 @@ def candidates(model: ir.Model) -> list[ir.Node]:
     return nodes_of_type(model, "NonMaxSuppression")
 
 
-def rewrite(node: ir.Node, workspace: Workspace) -> None:
+def rewrite(node: ir.Node, owners: Owners) -> None:
     """Lower a node's maximum to the number of rows used.
 
     Raises:
         MismatchError: Not only the first k rows are used; there may be several images or classes, whose results are
             concatenated; or the maximum is not above k.
     """
-    used = _rows_used(node.outputs[0], workspace)
+    used = _rows_used(node.outputs[0], owners)
     require(_leading_ones(node.inputs[1]) >= 2, "its scores may be of several images or classes")
     maximum = integers(given(node, _MAXIMUM))
     if maximum is None or len(maximum) != 1:
         raise MismatchError("its maximum is no constant")
     require(used < maximum[0], f"it already keeps at most {maximum[0]}, and {used} are used")
-    node.replace_input_with(_MAXIMUM, Builder(node, workspace, "nms_top_k").constant([used]))
+    node.replace_input_with(_MAXIMUM, Builder(node, "nms_top_k").constant([used]))
 
 
-def _rows_used(value: ir.Value, workspace: Workspace) -> int:
+def _rows_used(value: ir.Value, owners: Owners) -> int:
     """Number of leading rows of a value that are used."""
-    used = [_rows_used_by(user, index, workspace) for user, index in value.uses()]
+    used = [_rows_used_by(user, index, owners) for user, index in value.uses()]
     if value.is_graph_output():
         graph = value.graph
         assert graph is not None, "an output is of a graph"
-        owner = workspace.owner(graph)
+        owner = owners.get(graph)
         if owner is None or not is_op(owner, "If"):
             raise MismatchError("all it keeps is returned")
-        used.append(_rows_used(owner.outputs[list(graph.outputs).index(value)], workspace))
+        used.append(_rows_used(owner.outputs[list(graph.outputs).index(value)], owners))
     return max(used, default=0)
 
 
-def _rows_used_by(user: ir.Node, index: int, workspace: Workspace) -> int:
+def _rows_used_by(user: ir.Node, index: int, owners: Owners) -> int:
     if index == 0 and _keeps_rows(user):
-        return _rows_used(user.outputs[0], workspace)
+        return _rows_used(user.outputs[0], owners)
     require(index == 0 and is_op(user, "Slice"), f"{user.op_type} uses all it keeps")
     start, end, axis = slice_parts(user)
     last = integers(end)

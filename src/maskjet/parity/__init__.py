@@ -2,8 +2,6 @@
 
 FIRST_SEED = 20_000_000
 """Default seed of the first generated street; the demo model was trained on streets of other seeds."""
-OURS = "maskjet"
-"""Default program of a variant."""
 RESAMPLES = 200
 """Default number of bootstrap resamples per interval."""
 THRESHOLD = 0.05

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count, islice, pairwise
 from pathlib import Path
@@ -108,7 +109,18 @@ class Dump:
             InputError: `load` would refuse the file, for example because a box is not finite or an image occurs twice.
             OutputError: The file can't be written.
         """
-        self._write(path, {})
+        strings = [rle["counts"] for found in self.found for rle in found.rle or ()]
+        fields: dict[str, NDArray[Any]] = {
+            "sizes": np.array([found.image_size for found in self.found], np.int32).reshape(-1, 2),
+            "counts": np.array([len(found) for found in self.found], np.int32),
+            "xyxy": np.concatenate([np.zeros((0, 4), np.float32), *(found.xyxy for found in self.found)]),
+            "confidence": np.concatenate([np.zeros(0, np.float32), *(found.confidence for found in self.found)]),
+            "class_id": np.concatenate([np.zeros(0, np.int32), *(found.class_id for found in self.found)]),
+            "string_lengths": np.array([len(text) for text in strings], np.int32),
+            "strings": np.frombuffer(b"".join(strings), np.uint8),
+        }
+        with translate_errors(InputError, f"{str(path)!r} must be a dump that can be read again"):
+            dump_file.write(path, self._header(), fields)
 
     @classmethod
     def load(cls, path: Path) -> Dump:
@@ -118,7 +130,20 @@ class Dump:
             SourceError: The file can't be read, is not a dump, is damaged or inconsistent, needs more memory than
                 `limits.dump_bytes`, or has another version.
         """
-        return cls._read(path)[0]
+        with translate_errors(SourceError, f"{str(path)!r} must be a dump that maskjet parity dump wrote, it is not"):
+            try:
+                header, fields = dump_file.read(path)
+            except FileNotFoundError as error:
+                raise SourceError(f"{str(path)!r} must be a dump, there is no such file.") from error
+            if header["format"] == _FORMAT and header["version"] != _VERSION:
+                got = repr(header["version"])[:40]
+                raise SourceError(f"{str(path)!r} must be a dump of version {_VERSION}, it is {got}; make it again.")
+            if header["format"] != _FORMAT:
+                raise ValueError("it is of another format.")
+            dump_file.check(header, fields)
+            kept = ("variant", "run", "images", "names", "digests")
+            found = list(_split(fields, header))
+            return cls(**{name: header[name] for name in kept}, found=found, skipped=header.get("skipped", []))
 
     def _header(self) -> dict[str, Any]:
         names: dict[int, str] = {}
@@ -138,40 +163,6 @@ class Dump:
             "has_masks": bool(self.found) and self.found[0].rle is not None,
             "class_names": names,
         }
-
-    def _write(self, path: Path, more: Mapping[str, Any]) -> str:
-        """Write the dump with additional header fields; returns the file's digest."""
-        strings = [rle["counts"] for found in self.found for rle in found.rle or ()]
-        fields: dict[str, NDArray[Any]] = {
-            "sizes": np.array([found.image_size for found in self.found], np.int32).reshape(-1, 2),
-            "counts": np.array([len(found) for found in self.found], np.int32),
-            "xyxy": np.concatenate([np.zeros((0, 4), np.float32), *(found.xyxy for found in self.found)]),
-            "confidence": np.concatenate([np.zeros(0, np.float32), *(found.confidence for found in self.found)]),
-            "class_id": np.concatenate([np.zeros(0, np.int32), *(found.class_id for found in self.found)]),
-            "string_lengths": np.array([len(text) for text in strings], np.int32),
-            "strings": np.frombuffer(b"".join(strings), np.uint8),
-        }
-        with translate_errors(InputError, f"{str(path)!r} must be a dump that can be read again"):
-            return dump_file.write(path, self._header() | dict(more), fields)
-
-    @classmethod
-    def _read(cls, path: Path) -> tuple[Dump, dict[str, Any]]:
-        """The dump, and its file's header."""
-        with translate_errors(SourceError, f"{str(path)!r} must be a dump that maskjet parity dump wrote, it is not"):
-            try:
-                header, fields = dump_file.read(path)
-            except FileNotFoundError as error:
-                raise SourceError(f"{str(path)!r} must be a dump, there is no such file.") from error
-            if header["format"] == _FORMAT and header["version"] != _VERSION:
-                got = repr(header["version"])[:40]
-                raise SourceError(f"{str(path)!r} must be a dump of version {_VERSION}, it is {got}; make it again.")
-            if header["format"] != _FORMAT:
-                raise ValueError("it is of another format.")
-            dump_file.check(header, fields)
-            kept = ("variant", "run", "images", "names", "digests")
-            found = list(_split(fields, header))
-            dump = cls(**{name: header[name] for name in kept}, found=found, skipped=header.get("skipped", []))
-            return dump, header
 
 
 def _split(fields: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> Iterator[Detections]:
@@ -229,7 +220,7 @@ def write_dump(
     """Run a variant on images and write its detections to a file.
 
     Meanwhile, finished parts are kept in a folder beside the file. After an interruption the next call with the same
-    arguments continues after the last part. Parts that are damaged or out of order are made again.
+    arguments continues after the last part. A damaged part and those after it are made again.
 
     Args:
         path: The file to write, .npz.
@@ -269,35 +260,27 @@ def write_dump(
 
 
 class _Parts:
-    """The finished parts of a dump, as files in a folder beside it; `empty` is the dump without images.
-
-    Each part states its number and the digest of the part before it.
-    """
+    """The finished parts of a dump, as files in a folder beside it; `empty` is the dump without images."""
 
     def __init__(self, path: Path, empty: Dump) -> None:
         self._path, self._folder = path, path.with_name(path.name + ".parts")
         self._empty = empty
-        self._number, self._digest = 0, ""  # number of the next part, digest of the part before it
+        self._number = 0  # of the next part
 
     def load(self, images: Images) -> list[Dump]:
-        """Read the parts in order, up to the first that is missing, damaged or does not continue the one before."""
+        """Read the parts in order, up to the first that is missing or damaged."""
         found: list[Dump] = []
-        for number in count():
-            try:
-                part, header = Dump._read(self._file(number))
-            except SourceError:
-                break
-            self._check_origin(part)
-            if header.get("part") != self._position():
-                break
-            found.append(part)
-            self._number, self._digest = number + 1, str(header.get("digest"))
+        with suppress(SourceError):
+            for self._number in count():
+                part = Dump.load(self._file(self._number))
+                self._check_origin(part)
+                found.append(part)
         self._check_images(images, [row for part in found for row in zip(part.names, part.digests, strict=True)])
         return found
 
     def add(self, part: Dump) -> None:
         """Write the next part."""
-        self._digest = part._write(self._file(self._number), {"part": self._position()})
+        part.save(self._file(self._number))
         self._number += 1
 
     def remove(self) -> None:
@@ -306,9 +289,6 @@ class _Parts:
 
     def _file(self, number: int) -> Path:
         return self._folder / f"{number:06}.npz"
-
-    def _position(self) -> dict[str, Any]:
-        return {"number": self._number, "after": self._digest}
 
     def _check_origin(self, part: Dump) -> None:
         variant, images, run = dump_file.as_json([self._empty.variant, self._empty.images, self._empty.run])

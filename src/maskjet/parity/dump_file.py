@@ -6,7 +6,6 @@ Sizes are checked before anything is unpacked, contents afterwards. Faults raise
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -40,8 +39,8 @@ _DTYPES = {
 """Name of each array: its dtype, and its shape without the first dimension."""
 _HEAD_BYTES = 128  # most of an array's header, which NumPy evaluates as a Python literal
 _COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others may need memory that the stated sizes do not show
-# Most bytes of Python objects for one detection with its mask, for one image, and for one byte of JSON.
-_DETECTION_BYTES, _IMAGE_BYTES, _JSON_FACTOR = 700, 1000, 32
+# Most bytes of Python objects for one byte of JSON, for one image, and for one detection with its mask.
+_ROW_BYTES = {"header": 32, "sizes": 1000, "xyxy": 700}
 _DEEPEST = 8  # levels of the header, which `dataclasses.asdict` and Jinja walk recursively
 # Least confidence, as a share of the threshold. JSON keeps the threshold exactly, but a program may round it to its own
 # dtype before it compares, or round confidences afterwards. The coarsest dtype is bfloat16, with 8 significant bits:
@@ -54,29 +53,25 @@ def as_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def write(path: Path, header: Header, fields: Fields) -> str:
-    """Check a header and arrays, write them to a file once they are complete, and return their digest."""
+def write(path: Path, header: Header, fields: Fields) -> None:
+    """Check a header and arrays, and write them to a file, which takes its name when it is whole."""
     header = as_json(header)
     check(header, fields)
-    header["digest"] = _digest(header, fields)
     data = np.frombuffer(json.dumps(header).encode(), np.uint8)
     with replacing(path) as temporary:
         np.savez_compressed(temporary.file, header=data, **fields)  # type: ignore[arg-type]
-    return str(header["digest"])
 
 
 def read(path: Path) -> tuple[Header, Fields]:
-    """Read a file that `write` wrote: the parsed header, and arrays of the right dtypes and matching lengths.
+    """Read a file that `write` wrote: the parsed header, and arrays of the right dtypes.
 
-    Memory is allocated only after the sizes that the archive and its arrays state agree and keep `limits.dump_bytes`.
+    Memory is taken only after the sizes that the archive states keep `limits.dump_bytes`: no array is read further.
     """
     with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
-        _check_lengths(_read_lengths(archive), str(path))
+        _check_sizes(archive, str(path))
         fields = {name: _unpack(archive, name) for name in _DTYPES}
     header = json.loads(fields.pop("header").tobytes())
     _expect(isinstance(header, dict), "header", "a JSON object", header)
-    if "digest" in header:  # older dumps have none
-        _expect(header["digest"] == _digest(header, fields), "digest", "that of the contents", header["digest"])
     return header, fields
 
 
@@ -85,8 +80,8 @@ def check(header: Header, fields: Fields) -> None:
     check_header(header)
     sizes, counts = fields["sizes"].astype(np.int64), fields["counts"]
     images, detections = len(sizes), len(fields["xyxy"])
-    for name in ("names", "digests"):
-        _expect(len(header[name]) == images, name, f"one per image, {images}", len(header[name]))
+    for name, values in (("names", header["names"]), ("digests", header["digests"]), ("counts", counts)):
+        _expect(len(values) == images, name, f"one per image, {images}", len(values))
     doubles = [name for name, times in Counter[str](header["names"]).items() if times > 1]
     _expect(not doubles, "names", "different", next(iter(doubles), None))
     _expect(bool((sizes >= 1).all()), "sizes", "at least one pixel a side", sizes.min(initial=1))
@@ -106,7 +101,8 @@ def check(header: Header, fields: Fields) -> None:
 
 def check_header(header: Header) -> None:
     """Check that the header has all fields, of the right types, with printable names."""
-    _check_json(header)
+    _check_depth(header)
+    json.dumps(header, allow_nan=False, ensure_ascii=False).encode()  # raises on NaN and half a surrogate pair
     variant, run = (_field(header, name, dict) for name in ("variant", "run"))
     _field(_field(header, "images", dict), "kind", str)
     name, threshold = _field(variant, "name", str), _field(variant, "threshold", (int, float))
@@ -127,43 +123,28 @@ def check_header(header: Header) -> None:
     _field(run, "commit", (str, type(None)))
 
 
-def _read_lengths(archive: zipfile.ZipFile) -> dict[str, int]:
-    """The arrays' lengths by name. Their headers must state the right dtypes, and the sizes that the archive has."""
+def _check_sizes(archive: zipfile.ZipFile, path: str) -> None:
+    """Check the memory that the arrays will take, and Python's objects for their rows, by the sizes in the archive."""
     names = sorted(archive.namelist())
     _expect(names == sorted(f"{name}.npy" for name in _DTYPES), "arrays", f"{', '.join(_DTYPES)}, each once", names)
-    lengths = {}
+    size = 0
     for name, (dtype, more) in _DTYPES.items():
         info = archive.getinfo(f"{name}.npy")
         _expect(info.compress_type in _COMPRESSION, info.filename, "stored or deflated", info.compress_type)
-        with archive.open(info) as stream:
-            version = np.lib.format.read_magic(stream)
-            _expect(version == (1, 0), info.filename, "of version 1.0 of NumPy's format", version)
-            shape, _, found = np.lib.format.read_array_header_1_0(stream, max_header_size=_HEAD_BYTES)
-            size = info.file_size - stream.tell()
-        is_right = found == np.dtype(dtype) and shape[1:] == more and len(shape) > 0
-        _expect(is_right, info.filename, f"{dtype} [n, {more}]", (found, shape))
-        stated = math.prod(shape) * found.itemsize
-        _expect(stated == size, info.filename, f"of the {stated} bytes that its shape {shape} takes", size)
-        lengths[name] = shape[0]
-    return lengths
-
-
-def _check_lengths(rows: Mapping[str, int], path: str) -> None:
-    """Check the arrays' lengths against each other, then the memory that all of them need."""
-    images, detections = rows["sizes"], rows["xyxy"]
-    _expect(rows["counts"] == images, "counts", f"one per image, {images}", rows["counts"])
-    for name in ("confidence", "class_id"):
-        _expect(rows[name] == detections, name, f"one per detection, {detections}", rows[name])
-    masks = rows["string_lengths"]
-    _expect(masks in (0, detections), "string_lengths", f"none or one per detection, {detections}", masks)
-    _expect(rows["strings"] >= masks, "strings", f"those of {masks} masks", rows["strings"])
-    size = rows["header"] * _JSON_FACTOR + images * _IMAGE_BYTES + detections * _DETECTION_BYTES + rows["strings"]
+        rows = info.file_size // (np.dtype(dtype).itemsize * math.prod(more))
+        size += info.file_size + rows * _ROW_BYTES.get(name, 0)
     limits.check("dump_bytes", size, f"{path!r} unpacks to", SourceError)
 
 
 def _unpack(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    """An array, of the right dtype and dimensions; its length may be any."""
+    dtype, more = _DTYPES[name]
     with archive.open(f"{name}.npy") as stream:
-        return np.asarray(np.lib.format.read_array(stream, allow_pickle=False, max_header_size=_HEAD_BYTES))
+        found = np.asarray(np.lib.format.read_array(stream, allow_pickle=False, max_header_size=_HEAD_BYTES))
+        _expect(not stream.read(1), name, "an array alone", "more")  # the end has the checksum compared, too
+    is_right = found.dtype == np.dtype(dtype) and found.ndim == 1 + len(more) and found.shape[1:] == more
+    _expect(is_right, name, f"{dtype} [n, {more}]", (found.dtype, found.shape))
+    return found
 
 
 def _check_detections(fields: Fields, sizes: NDArray[np.int64], threshold: float) -> None:
@@ -178,21 +159,11 @@ def _check_detections(fields: Fields, sizes: NDArray[np.int64], threshold: float
     _expect(bool((classes >= 0).all()), "class_id", "0 or more", classes.min(initial=0))
 
 
-def _check_json(value: Any, level: int = 0) -> None:
-    """Check that JSON values have finite numbers, text that can be encoded, and limited nesting."""
+def _check_depth(value: Any, level: int = 0) -> None:
     if level > _DEEPEST:
         raise ValueError(f"header must be at most {_DEEPEST} levels deep.")
-    if isinstance(value, str):
-        value.encode()  # raises on half a surrogate pair
-    elif isinstance(value, int | float):
-        _expect(abs(value) < 2**63, "header's numbers", "finite and below 2**63", value)
-    elif isinstance(value, list):
-        for each in value:
-            _check_json(each, level + 1)
-    elif isinstance(value, dict):
-        for key, each in value.items():
-            _check_json(key, level + 1)
-            _check_json(each, level + 1)
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_depth(each, level + 1)
 
 
 def _field(of: Mapping[str, Any], name: str, kind: type | tuple[type, ...]) -> Any:
@@ -204,16 +175,6 @@ def _field(of: Mapping[str, Any], name: str, kind: type | tuple[type, ...]) -> A
     kinds = kind if isinstance(kind, tuple) else (kind,)
     _expect(is_right, repr(name), " or ".join(each.__name__ for each in kinds), value)
     return value
-
-
-def _digest(header: Header, fields: Fields) -> str:
-    """Digest of the header and the arrays, without the header's own digest field."""
-    rest = {name: value for name, value in header.items() if name != "digest"}
-    found = hashlib.blake2b(json.dumps(rest, sort_keys=True).encode(), digest_size=16)
-    for name in sorted(fields):
-        found.update(f"{name} {fields[name].shape}".encode())
-        found.update(fields[name].tobytes())
-    return found.hexdigest()
 
 
 def _expect(is_right: bool, name: str, expected: str, got: object) -> None:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path, PurePath
@@ -51,16 +51,11 @@ class Images(ABC):
             for frame in source:
                 yield frame.name, frame.image
 
-    def at(self, number: int) -> tuple[str, NDArray[np.uint8]]:
-        """Name and image at a position; raises InputError without one."""
-        for found in self.read(number):
-            return found
+    def find(self, number: int, name: str) -> NDArray[np.uint8]:  # noqa: ARG002 - it changes if the folder is renamed
+        """The image at a position; raises InputError without one."""
+        for _, image in self.read(number):
+            return image
         raise InputError(f"number must be one of the images, there is no number {number}.")
-
-    def find(self, number: int, name: str) -> NDArray[np.uint8]:
-        """The image at a position, as `at`; the name is not checked, since it changes if the folder is renamed."""
-        del name
-        return self.at(number)[1]
 
     def reread(self, stop: int) -> Iterator[tuple[int, str, NDArray[np.uint8]]]:
         """Yield position, name and image of those before `stop` that may have changed since the first reading."""
@@ -77,7 +72,8 @@ class Images(ABC):
 
     def open(self, start: int = 0) -> Source:
         """Open the images as a source for `Model.stream`; frames have the images' names."""
-        return _ImagesSource(self, start)
+        length = self.length  # asked once: it lists a folder or opens a video
+        return _ImagesSource(self.kind, None if length is None else length - start, self.read(start))
 
 
 @dataclass(frozen=True)
@@ -110,14 +106,14 @@ class Traffic(Images):
         for number, image in zip(numbers, _map(partial(_draw, self), numbers), strict=True):
             yield self._name(number), image
 
-    def at(self, number: int) -> tuple[str, NDArray[np.uint8]]:
-        """Name and image of one street; any position has one, also beyond `count`."""
-        return self._name(number), _draw(self, number)
+    def find(self, number: int, name: str) -> NDArray[np.uint8]:  # noqa: ARG002
+        """One street; any position has one, also beyond `count`."""
+        return _draw(self, number)
 
     def reread(self, stop: int) -> Iterator[tuple[int, str, NDArray[np.uint8]]]:
         """Only the last one: streets change only, and then all together, with the version that draws them."""
         if stop:
-            yield stop - 1, *self.at(stop - 1)
+            yield stop - 1, self._name(stop - 1), _draw(self, stop - 1)
 
     def truth(self) -> dict[str, Any]:
         """The things drawn on the streets, as a COCO data set."""
@@ -184,7 +180,7 @@ class Files(Images):
         if opened.is_live:
             opened.close()
             raise InputError(f"images must be the same every time, {self.source!r} is live.")
-        return _OpenedSource(opened, self.kind, start)
+        return _continue(opened, self.kind, start)
 
 
 @dataclass(frozen=True)
@@ -210,7 +206,7 @@ class CocoFolder(Images):
         """Open the images as a source; its `bad_frames` include those before position `start`."""
         images = self._find()[1]
         names = {str(images / name): name for name in self._listed()}
-        return _OpenedSource(ListSource([*map(Path, names)], str(self.folder)), self.kind, start, names)
+        return _continue(ListSource([*map(Path, names)], str(self.folder)), self.kind, start, names)
 
     def truth(self) -> dict[str, Any]:
         """The data set with its annotations; raises SourceError if it can't be read, InputError on an invalid entry."""
@@ -275,43 +271,37 @@ def digest(image: NDArray[np.uint8]) -> str:
     return hashlib.blake2b(image.tobytes(), digest_size=8).hexdigest()
 
 
-class _ImagesSource(Source):
-    """Images as frames."""
-
-    kind = "list"
-
-    def __init__(self, images: Images, start: int) -> None:
-        super().__init__(images.kind)
-        self._images, self._start = images, start
-        length = images.length  # asked once: it lists a folder or opens a video
-        self.length = None if length is None else length - start
-
-    def _read(self) -> Iterator[Frame]:
-        for index, (name, image) in enumerate(self._images.read(self._start), self._start):
-            self.frames_seen += 1
-            yield Frame(index, None, image, self.name, name)
-
-
-class _OpenedSource(Source):
+def _continue(opened: Source, kind: str, start: int, names: Mapping[str, str] | None = None) -> Source:
     """An opened source from position `start` on; `names` maps its frames' names to the images' where they differ."""
+    images = (((names or {}).get(frame.name, frame.name), frame.image) for frame in islice(opened, start, None))
+    return _ImagesSource(kind, None if opened.length is None else opened.length - start, images, opened)
+
+
+class _ImagesSource(Source):
+    """Images as frames, of another source if one is given."""
 
     kind = "list"
 
-    def __init__(self, opened: Source, name: str, start: int, names: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        length: int | None,
+        images: Iterator[tuple[str, NDArray[np.uint8]]],
+        opened: Source | None = None,
+    ) -> None:
         super().__init__(name)
-        self._opened, self._start, self._names = opened, start, names or {}
-        length = opened.length
-        self.length = None if length is None else length - start
+        self.length, self._images, self._opened = length, images, opened
 
     def _read(self) -> Iterator[Frame]:
         try:
-            for index, frame in enumerate(islice(self._opened, self._start, None), self._start):
+            for index, (name, image) in enumerate(self._images):
                 self.frames_seen += 1
-                name = self._names.get(frame.name, frame.name)
-                yield replace(frame, index=index, source=self.name, name=name)
+                yield Frame(index, None, image, self.name, name)
         finally:
-            self.bad_frames = list(self._opened.bad_frames)
+            if self._opened is not None:
+                self.bad_frames = list(self._opened.bad_frames)
 
     def close(self) -> None:
         """Close the file; may be called twice."""
-        self._opened.close()
+        if self._opened is not None:
+            self._opened.close()

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
@@ -21,40 +17,27 @@ from maskjet.media.frames import Frame, Source
 from maskjet.model import Model
 from maskjet.networks.exported.network_file import NetworkFile
 from maskjet.networks.rfdetr import RFDETR
-from maskjet.parity import OURS, THRESHOLD
-from maskjet.spec import ModelSpec
-
-Detect = Callable[[NDArray[np.uint8]], Detections]
-"""Detects on a frame, uint8 [H, W, 3], RGB; the detections have RLE masks and own their memory."""
-BuildPipeline = Callable[[Mapping[str, torch.Tensor], ModelSpec, torch.device, float], Detect]
-"""Builds a pipeline from weights, spec, device and threshold.
-
-The weights are float32, as in `RFDETR(spec).state_dict()`, and copied. Raises UnsupportedError where it can't run.
-"""
+from maskjet.parity import THRESHOLD
 
 
 @dataclass(frozen=True)
 class DetectorVariant:
-    """A program and its settings; the weights are given to `run`."""
+    """Settings of maskjet; the weights are given to `run`. Variants of other programs are subclasses."""
 
     name: str
     """Name of the variant in tables."""
     config: EngineConfig = field(default_factory=EngineConfig)
-    """Settings of maskjet's engine; another program takes only the device from them."""
+    """Settings of the engine."""
     depth: int = 1
     """Batches in flight."""
     batch: int = 1
     """Largest batch, in images."""
     threshold: float = THRESHOLD
     """Confidence that a detection must exceed, 0..1."""
-    program: str = OURS
-    """Name of the program: "maskjet", or the one whose pipeline `build` makes."""
-    build: BuildPipeline | None = field(default=None, compare=False, repr=False)
-    """Builds another program's pipeline; None for maskjet."""
+    program = "maskjet"
+    """Name of the program."""
 
     def __post_init__(self) -> None:
-        if (self.program == OURS) != (self.build is None):
-            raise InputError(f"program must be {OURS!r} without build and another with it, got {self.program!r}.")
         if not 0 <= self.threshold < 1:
             raise InputError(f"threshold must be 0 or more and below 1, got {self.threshold}.")
 
@@ -81,14 +64,6 @@ class DetectorVariant:
 
         Raises UnsupportedError if the variant can't run on this machine.
         """
-        if self.build is not None:
-            if isinstance(network, NetworkFile):
-                raise InputError(f"network must be an RFDETR for {self.program}, got the file {str(network.path)!r}.")
-            detect = self.build(network.state_dict(), network.spec, self.config.resolve_device(), self.threshold)
-            with source:
-                for frame in source:
-                    yield frame, detect(frame.image)
-            return
         with (
             Model(copy.deepcopy(network), self.config, threshold=self.threshold) as model,
             closing(model.stream(source, depth=self.depth, batch=self.batch)) as results,

@@ -10,7 +10,7 @@ import torch
 from maskjet.errors import UnsupportedError, translate_errors
 from maskjet.extras import require
 from maskjet.files import replacing
-from maskjet.networks.exported.in_tensorrt import BATCHES, Log, make_log
+from maskjet.networks.exported.in_tensorrt import BATCHES, make_log
 from maskjet.networks.exported.network_file import NetworkFile, read_network_file
 
 
@@ -66,6 +66,6 @@ def _build(package: Any, file: NetworkFile) -> bytes:
     return bytes(built)
 
 
-def _demand(is_done: bool, log: Log, failure: str) -> None:
+def _demand(is_done: bool, log: Any, failure: str) -> None:
     if not is_done:
         raise UnsupportedError(f"TensorRT {failure}: {log.last or 'it does not say why'}.")

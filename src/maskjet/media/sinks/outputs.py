@@ -75,8 +75,6 @@ class SinkOpener:
 
     content: Content
     """Choices of the outputs' content."""
-    fps: float | None = None
-    """Frames per second of `AnnotatedVideo`."""
     files: Collection[FileId] = ()
     """Source files that pictures must not overwrite."""
     tells_streams: bool = False
@@ -114,7 +112,7 @@ class SinkOpener:
             opened = source if isinstance(source, Source) else None
             encoding, with_audio = self.content.encoding, self.content.with_audio
             return AnnotatedVideo(
-                out, self.fps, opened, with_audio=with_audio, style=style, encoding=encoding, threads=threads
+                out, source=opened, with_audio=with_audio, style=style, encoding=encoding, threads=threads
             )
         if kind == "table":
             return CsvTable(out, tells_streams=self.tells_streams)
@@ -191,10 +189,13 @@ def check_outputs(
     """Check, without opening or making anything, that outputs can be written, are distinct and are no source.
 
     Args:
-        outs: Paths as in `open_sinks`. Each `{}` becomes the name of the source: a file's without folder and suffix, a
-            URL's host and file, "video0" for a camera. Characters other than letters, digits, spaces and hyphens become
-            "_", and equal names get a number. With several sources only JSON lines and CSV may lack `{}`; they have the
-            frame's "stream" only if sources have the same name.
+        outs: .mp4, .mkv, .mov or .webm for annotated video, .jsonl or "-" for JSON lines, .csv for a table, .json for
+            a COCO data set, .segm.json or .bbox.json for COCO results of masks or boxes, .jpg or .png for one annotated
+            image, a folder (no suffix, or a slash at its end) for many, a folder in .yolo for YOLO labels. Each `{}`
+            becomes the name of the source: a file's without folder and suffix, a URL's host and file, "video0" for a
+            camera. Characters other than letters, digits, spaces and hyphens become "_", and equal names get a number.
+            With several sources only JSON lines and CSV may lack `{}`; they have the frame's "stream" only if sources
+            have the same name.
         sources: At least one, in the order of `Frame.stream`; open, or as `expand_sources` finds them. None of their
             files is overwritten.
         style: A `DrawStyle`, `Redaction` or `Cutout` of video and images; None for all that can be drawn.
@@ -208,9 +209,10 @@ def check_outputs(
         overwrite: Whether outputs may exist; an existing file is replaced once the new one is whole.
 
     Raises:
-        InputError: An output is invalid, as in `open_sinks`, is one of the sources' files, lacks `{}` although there
-            are several sources, is one picture although a source has several frames, or exists and overwrite is false;
-            or yolo_parts, mask_pixels, encoder or quality is none of its choices.
+        InputError: A suffix is unknown, an output is given twice or can't hold the style's transparent pixels, there is
+            no output; one is one of the sources' files, lacks `{}` although there are several sources, is one picture
+            although a source has several frames, or exists and overwrite is false; or yolo_parts, mask_pixels, encoder
+            or quality is none of its choices.
         OutputError: A path is too long, or its folder is not a writable folder.
         UnsupportedError: NVENC is asked for, and can't be used.
     """

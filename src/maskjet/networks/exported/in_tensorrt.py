@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,15 +90,8 @@ def _demand(is_done: bool, failure: str) -> None:
         raise UnsupportedError(f"TensorRT's execution context {failure}.")
 
 
-class Log(Protocol):
-    """A logger that keeps the last error, as TensorRT's functions only say that they failed."""
-
-    last: str
-    """The error, without a full stop; empty if there was none."""
-
-
-def make_log(package: Any) -> Log:
-    """Make a logger for TensorRT."""
+def make_log(package: Any) -> Any:
+    """Make a logger for TensorRT, whose functions only say that they failed: it has the `last` error, or ""."""
 
     class KeptLog(package.ILogger):  # type: ignore[misc] # the package is known when it runs
         def __init__(self) -> None:
@@ -109,5 +102,4 @@ def make_log(package: Any) -> Log:
             if severity in (package.ILogger.INTERNAL_ERROR, package.ILogger.ERROR):
                 self.last = message.strip().rstrip(".")
 
-    made: Log = KeptLog()
-    return made
+    return KeptLog()

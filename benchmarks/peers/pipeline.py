@@ -1,0 +1,43 @@
+"""Pipelines of other projects, and variants of the parity study that run them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from maskjet.detections import Detections
+from maskjet.media.frames import Frame, Source
+from maskjet.networks.exported.network_file import NetworkFile
+from maskjet.networks.rfdetr import RFDETR
+from maskjet.parity.variants import DetectorVariant
+from maskjet.spec import ModelSpec
+
+Detect = Callable[[NDArray[np.uint8]], Detections]
+"""Detects on a frame, uint8 [H, W, 3], RGB; the detections have RLE masks and own their memory."""
+BuildPipeline = Callable[[Mapping[str, torch.Tensor], ModelSpec, torch.device, float], Detect]
+"""Builds a pipeline from weights, spec, device and threshold.
+
+The weights are float32, as in `RFDETR(spec).state_dict()`, and copied. Raises UnsupportedError where it can't run.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerVariant(DetectorVariant):
+    """Another project's pipeline, which takes only the device from `config`."""
+
+    program: str
+    """Name of the project."""
+    build: BuildPipeline = field(compare=False, repr=False)
+    """Builds its pipeline."""
+
+    def run(self, network: RFDETR | NetworkFile, source: Source) -> Iterator[tuple[Frame, Detections]]:
+        """Detect on the frames of a source, as `DetectorVariant.run`."""
+        assert isinstance(network, RFDETR)
+        detect = self.build(network.state_dict(), network.spec, self.config.resolve_device(), self.threshold)
+        with source:
+            for frame in source:
+                yield frame, detect(frame.image)
