@@ -46,6 +46,10 @@ class Runs:
     firsts: NDArray[np.int64]
     """int64 [n + 1]: `spans[firsts[i] : firsts[i + 1]]` are mask i's, in ascending order."""
 
+    def __len__(self) -> int:
+        """The number of masks."""
+        return len(self.firsts) - 1
+
     def unite(self, square: int = 1) -> NDArray[np.uint8]:
         """The squares of which any pixel is inside any of the masks, uint8 [H, W] in squares, rounded up; 1 inside."""
         height, width = self.size_hw

@@ -126,7 +126,7 @@ def _paint(
 ) -> NDArray[np.uint8]:
     """Draw into the image, checked; see `draw`."""
     if isinstance(style, DrawStyle):
-        annotate(canvas, _drawn(detections, style), style, colours)
+        annotate(canvas, detections, style, colours)
         return canvas
     if isinstance(style, Redaction):
         inside = _find_redacted(detections, style, held)
@@ -135,13 +135,8 @@ def _paint(
         outside = 1 - unite(pick(detections, style.classes))
         painted = replace(canvas, outside, outside, style.replace_with)
     if style.on_top is not None:
-        annotate(painted, _drawn(detections, style.on_top), style.on_top, colours)
+        annotate(painted, detections, style.on_top, colours)
     return painted
-
-
-def _drawn(detections: Instances, style: DrawStyle) -> Instances:
-    """The detections with the pixels of their masks that are drawn; regions always take all pixels."""
-    return detections.keep_mask_pixels(style.mask_pixels) if style.masks or style.outlines else detections
 
 
 def _find_redacted(detections: Instances, style: Redaction, held: HeldRegion | None) -> Region:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from maskjet.ops.gpu import capturing, on_device
 from maskjet.ops.memory import pin
 from maskjet.ops.preprocess import cpu
-from maskjet.ops.preprocess.yuv import Matrix, YUVFrames, yuv_conversion
+from maskjet.ops.preprocess.yuv import Matrix, yuv_conversion
 
 _of_thread = threading.local()
 """Its `memory` is page-locked, uint8 [bytes]: each thread downloads one picture at a time, into its own."""
@@ -51,9 +51,12 @@ class Picture:
         Args:
             out: Contiguous array of this kind, which is overwritten; None for a new one.
         """
-        memory = self.memory if self.memory.device.type == "cpu" else _download(self.memory)
-        images = cpu.to_rgb(YUVFrames.within(memory, self.conversion), None if out is None else out[None])
-        return images.reshape(images.shape[1:])
+        memory = self.memory.contiguous() if self.memory.device.type == "cpu" else _download(self.memory)
+        (height, width), planes = self.size_hw, memory.numpy()
+        rgb = np.empty((height, width, 3), np.uint8) if out is None else out
+        chroma = planes[height:].reshape(height // 2, width // 2, 2)
+        cpu.convert(planes[:height], chroma, self.conversion.numpy(), rgb)
+        return rgb
 
 
 def _download(memory: torch.Tensor) -> torch.Tensor:

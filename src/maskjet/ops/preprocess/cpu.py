@@ -30,7 +30,7 @@ def preprocess(
     resample: str,
 ) -> None:
     """Write (resized / 255 - mean) / std of uint8 frames [N, H, W, 3] into out [N, 3, h, w]; see `ops.preprocess`."""
-    frames = torch.from_numpy(to_rgb(frames)) if isinstance(frames, YUVFrames) else frames
+    frames = to_rgb(frames) if isinstance(frames, YUVFrames) else frames
     if resample == "cv2" or region.height + region.width <= SMALL:  # OpenCV's own loop is faster
         reference.preprocess(frames, out, region=region, mean=mean, std=std, order=order, resample=resample)
         return
@@ -50,12 +50,12 @@ def preprocess(
         inner.copy_(floats)
 
 
-def to_rgb(frames: YUVFrames, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
-    """`frames.to_rgb()` of frames on the CPU, in one pass; into `out`, contiguous, unless it is None."""
-    images = np.empty((*frames.luma.shape, 3), np.uint8) if out is None else out
-    planes = (frames.luma.numpy(), frames.chroma.numpy(), frames.conversion.numpy())
-    for luma, chroma, conversion, image in zip(*planes, images, strict=True):
-        _convert(np.ascontiguousarray(luma), np.ascontiguousarray(chroma), conversion, image)
+def to_rgb(frames: YUVFrames) -> torch.Tensor:
+    """`frames.to_rgb()` of frames on the CPU, in one pass."""
+    images = torch.empty(*frames.luma.shape, 3, dtype=torch.uint8, device="cpu")
+    planes = (frames.luma.numpy(), frames.chroma.numpy(), frames.conversion.numpy(), images.numpy())
+    for luma, chroma, conversion, image in zip(*planes, strict=True):
+        convert(np.ascontiguousarray(luma), np.ascontiguousarray(chroma), conversion, image)
     return images
 
 
@@ -101,9 +101,10 @@ def _resize(
 
 
 @compiled("void(Array(uint8, 2, 'C', True), Array(uint8, 3, 'C', True), Array(int32, 2, 'C', True), uint8[:, :, ::1])")
-def _convert(
+def convert(
     luma: NDArray[np.uint8], chroma: NDArray[np.uint8], conversion: NDArray[np.int32], image: NDArray[np.uint8]
 ) -> None:
+    """Convert a frame's planes [H, W] and [ceil(H / 2), ceil(W / 2), 2] to RGB, [H, W, 3]; see `YUVFrames`."""
     height, width = luma.shape
     samples = chroma.shape[1]
     offset, scale = conversion[0]
