@@ -1,8 +1,10 @@
 """Time drawing on a CPU core: masks, boxes and labels, redaction and cutouts, beside supervision's annotators.
 
-Before anything is timed, masks must be painted as the op's reference paints them. All ways take turns.
+Before anything is timed, masks must be painted as the op's reference paints them. All ways take turns. `--only files`
+times video files to annotated MP4 instead, with all cores and a GPU if there is one; see `picture_files`.
 
     taskset -c 0 python -m benchmarks.pictures --out benchmarks/results/pictures.json
+    python -m benchmarks.pictures --only files --out benchmarks/results/picture_files_h200.json
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ import torch
 import typer
 from numpy.typing import NDArray
 
-from benchmarks.command import OnlyOption, ReportOption, check_names, start
+from benchmarks.command import DeviceOption, OnlyOption, ReportOption, check_names, start
 from benchmarks.peers.loading import load_module
+from benchmarks.picture_files import run_files
 from benchmarks.planted import plant_network
 from maskjet import load, measured, ops, process, traffic
 from maskjet.cli.options import print_result
@@ -47,6 +50,7 @@ _STYLES: Mapping[str, DrawStyle | Redaction | Cutout] = {
     "cutout, black": Cutout(),
 }
 _PEER = "supervision, masks and labels"
+_FILES = "files"
 _RAGGED = 33  # masks of an untrained network, each of many islands
 _DEMO_SEED = 3  # a street with 12 detections
 
@@ -164,12 +168,17 @@ def _time(ways: Mapping[str, Callable[[], object]], runs: int) -> dict[str, list
 
 
 def main(
-    runs: Annotated[int, typer.Option(help="Timed frames of each way.")] = 100,
+    runs: Annotated[int | None, typer.Option(help="Timed frames of each way, 100; or runs of files, 3.")] = None,
     only: OnlyOption = None,
+    device: DeviceOption = "auto",
+    seconds: Annotated[float, typer.Option(help="Of files: the time of a run.")] = 2.0,
     out: ReportOption = None,
 ) -> None:
-    """Time drawing on a CPU core, beside supervision's annotators."""
-    print_result(run(out, runs=runs, only=tuple(only or ())), to_stdout=True)
+    """Time drawing on a CPU core, or with --only files video files to MP4, beside supervision's annotators."""
+    if only == [_FILES]:
+        print_result(run_files(out, device=device, runs=3 if runs is None else runs, seconds=seconds), to_stdout=True)
+    else:
+        print_result(run(out, runs=100 if runs is None else runs, only=tuple(only or ())), to_stdout=True)
 
 
 if __name__ == "__main__":

@@ -46,10 +46,15 @@ class Runs:
     firsts: NDArray[np.int64]
     """int64 [n + 1]: `spans[firsts[i] : firsts[i + 1]]` are mask i's, in ascending order."""
 
-    def unite(self) -> NDArray[np.uint8]:
-        """The pixels inside any of the masks, uint8 [H, W], 1 inside."""
-        region = np.zeros(self.size_hw, np.uint8)
-        _fill(self.spans, self.size_hw[0], 0, 0, region)
+    def __len__(self) -> int:
+        """The number of masks."""
+        return len(self.firsts) - 1
+
+    def unite(self, square: int = 1) -> NDArray[np.uint8]:
+        """The squares of which any pixel is inside any of the masks, uint8 [H, W] in squares, rounded up; 1 inside."""
+        height, width = self.size_hw
+        region = np.zeros((-(-height // square), -(-width // square)), np.uint8)
+        _fill(self.spans, height, 0, 0, square, region)
         return region
 
 
@@ -125,7 +130,7 @@ def decode_crop(rle: RLE) -> tuple[int, int, NDArray[np.uint8]]:
     size_hw, _ = _fields(rle)
     left, top, right, bottom = to_xyxy(rle)
     crop = np.zeros((bottom - top, right - left), dtype=np.uint8)
-    _fill(to_runs([rle], size_hw).spans, size_hw[0], left, top, crop)
+    _fill(to_runs([rle], size_hw).spans, size_hw[0], left, top, 1, crop)
     return left, top, crop
 
 
@@ -382,14 +387,15 @@ def _box(counts: Counts, height: int) -> tuple[int, int, int, int]:
     return (left, top, right, bottom) if left >= 0 else (0, 0, 0, 0)
 
 
-@compiled("void(Array(int64, 2, 'C', True), int64, int64, int64, uint8[:, ::1])")
-def _fill(spans: NDArray[np.int64], height: int, left: int, top: int, out: NDArray[np.uint8]) -> None:
-    """Set the pixels of runs to 1 in `out`: the crop of a mask whose first pixel is (left, top)."""
+@compiled("void(Array(int64, 2, 'C', True), int64, int64, int64, int64, uint8[:, ::1])")
+def _fill(spans: NDArray[np.int64], height: int, left: int, top: int, square: int, out: NDArray[np.uint8]) -> None:
+    """Set the squares of pixels of runs to 1 in `out`: the crop of a mask whose first pixel is (left, top)."""
     for number in range(len(spans)):
         start, end = spans[number]
         while start < end:  # one column at a time
             x = start // height
             below = min(end, (x + 1) * height)
-            for y in range(start - x * height, below - x * height):
-                out[y - top, x - left] = 1
+            column = (x - left) // square
+            for y in range((start - x * height - top) // square, (below - 1 - x * height - top) // square + 1):
+                out[y, column] = 1
             start = below

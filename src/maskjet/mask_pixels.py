@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import limits
-from maskjet.coco_rle import BYTES_PER_COUNT, RLE, Counts, read_counts, write_string
+from maskjet.coco_rle import BYTES_PER_COUNT, RLE, Runs, to_runs, write_string
 from maskjet.errors import InputError
 from maskjet.jit import compiled
 
@@ -18,7 +19,8 @@ MaskPixels = Literal["raw", "box", "largest"]
 # A third keeps 55 % of the pixels that instances cut in two have beside their largest part (400 drawn streets), and it
 # drops 67 % of the demo model's stray ones (60 streets). A fifth: 75 and 40 %; a half: 20 and 89 %.
 _LARGE = 3  # a part is large if it has at least one in so many pixels of the largest one
-_BYTES = 54  # most memory that is taken per run length and column
+_BYTES = 54  # most memory that is taken per run of a column
+Spans = NDArray[np.int64]
 
 
 def check_mask_pixels(value: Any) -> None:
@@ -30,38 +32,47 @@ def check_mask_pixels(value: Any) -> None:
 def keep_pixels(
     rles: Sequence[RLE], xyxy: NDArray[np.float32], size_hw: tuple[int, int], mask_pixels: MaskPixels
 ) -> list[dict[str, Any]]:
+    """Keep pixels of n masks of a (height, width); see `keep_in_runs`, which also names the errors."""
+    kept = keep_in_runs(to_runs(rles, size_hw), xyxy, mask_pixels)
+    height, width = map(int, size_hw)
+    strings = []
+    for first, end in pairwise(kept.firsts.tolist()):
+        string = np.empty(BYTES_PER_COUNT * (2 * (end - first) + 1), np.uint8)
+        strings.append(string[: write_runs(kept.spans[first:end], height * width, string)].tobytes())
+    return [{"size": [height, width], "counts": string} for string in strings]
+
+
+def keep_in_runs(runs: Runs, xyxy: NDArray[np.float32], mask_pixels: MaskPixels) -> Runs:
     """Keep pixels of n masks: "box" those in float32 [n, 4], boxes in pixels, or "largest"; see `Detections`.
 
     Raises:
-        InputError: A mask is malformed, not of this (height, width), or needs more memory than `limits.masks_bytes`.
+        InputError: The masks need more memory than `limits.masks_bytes`.
     """
-    height, width = map(int, size_hw)
+    if mask_pixels == "raw":
+        return runs
+    height, width = runs.size_hw
     corners = xyxy.astype(np.float64).reshape(-1, 2, 2)
     windows = np.hstack([np.floor(corners.min(axis=1)), np.ceil(corners.max(axis=1))])
     windows[np.isnan(windows).any(axis=1) | (mask_pixels != "box")] = 0, 0, width, height
-    kept = []
-    for rle, window in zip(rles, windows.clip(0, (width, height, width, height)).astype(np.int64), strict=True):
-        counts, size = read_counts(rle)
-        if size != (height, width):
-            raise InputError(f"rle must have the size {[height, width]}, got {list(size)}.")
-        limits.check("masks_bytes", _BYTES * (len(counts) + width), "keep_mask_pixels() needs")
-        string = np.empty(BYTES_PER_COUNT * (len(counts) + 2 * width + 1), np.uint8)  # see `keep_runs`
-        written = keep_runs(counts, window, height, width, mask_pixels == "largest", string)
-        kept.append({"size": [height, width], "counts": string[:written].tobytes()})
-    return kept
+    windows = windows.clip(0, (width, height, width, height)).astype(np.int64)
+    most = int(((runs.spans[:, 1] - 1) // max(height, 1) - runs.spans[:, 0] // max(height, 1) + 1).sum())
+    limits.check("masks_bytes", _BYTES * most, "keep_mask_pixels() needs")
+    spans, firsts = np.empty((most, 2), np.int64), np.zeros_like(runs.firsts)
+    keep_spans(runs.spans, runs.firsts, windows, height, mask_pixels == "largest", spans, firsts)
+    return Runs(runs.size_hw, spans[: firsts[-1]], firsts)
 
 
-@compiled("int64(Array(int64, 1, 'C', True), int64, Array(int64, 1, 'C', True), int32[:, ::1])")
-def cut(counts: Counts, height: int, window: NDArray[np.int64], pieces: NDArray[np.int32]) -> int:
-    """Cut the inside runs at the columns' ends and at a window, left, top, right, bottom.
+@compiled("int64(Array(int64, 2, 'C', True), int64, Array(int64, 1, 'C', True), int32[:, ::1])")
+def cut(spans: Spans, height: int, window: NDArray[np.int64], pieces: NDArray[np.int32]) -> int:
+    """Cut a mask's runs at the columns' ends and at a window, left, top, right, bottom.
 
     Writes each piece's column, top and bottom into `pieces`, which has room for all of them; returns their number.
     """
     left, highest, right, lowest = window
-    found, start, x = 0, 0, 0
-    for i in range(len(counts)):
-        end = start + counts[i]
-        while i % 2 and start < end:
+    found, x = 0, 0
+    for i in range(len(spans)):
+        start, end = spans[i]
+        while start < end:
             while start >= (x + 1) * height:  # faster than to divide by it
                 x += 1
             below = min(end, (x + 1) * height)
@@ -73,7 +84,6 @@ def cut(counts: Counts, height: int, window: NDArray[np.int64], pieces: NDArray[
                     pieces[found, 0], pieces[found, 1], pieces[found, 2] = x, top, bottom
                     found += 1
             start = below
-        start = end
     return found
 
 
@@ -117,29 +127,46 @@ def drop_small_parts(pieces: NDArray[np.int32]) -> int:
     return kept
 
 
-@compiled("int64(Array(int64, 1, 'C', True), Array(int64, 1, 'C', True), int64, int64, boolean, uint8[::1])")
-def keep_runs(
-    counts: Counts, window: NDArray[np.int64], height: int, width: int, is_largest: bool, string: NDArray[np.uint8]
-) -> int:
-    """Write COCO's string of a mask's pixels in the window, or perhaps of their large parts; returns its length.
+@compiled(
+    "void(Array(int64, 2, 'C', True), Array(int64, 1, 'C', True), Array(int64, 2, 'C', True), int64, boolean,"
+    " int64[:, ::1], int64[::1])"
+)
+def keep_spans(
+    spans: Spans,
+    firsts: NDArray[np.int64],
+    windows: NDArray[np.int64],
+    height: int,
+    is_largest: bool,
+    out: Spans,
+    out_firsts: NDArray[np.int64],
+) -> None:
+    """Write the runs of masks' pixels in their windows, or perhaps of their large parts; no two of them touch."""
+    filled = 0
+    for mask in range(len(windows)):
+        own, most, begin = spans[firsts[mask] : firsts[mask + 1]], 0, filled
+        for i in range(len(own)):
+            most += (own[i, 1] - 1) // height - own[i, 0] // height + 1
+        pieces = np.empty((most, 3), np.int32)
+        count = cut(own, height, windows[mask], pieces)
+        if is_largest:
+            count = drop_small_parts(pieces[:count])
+        for k in range(count):
+            start, end = pieces[k, 0] * height + pieces[k, 1], pieces[k, 0] * height + pieces[k, 2]
+            if filled > begin and out[filled - 1, 1] == start:  # goes on at the top of the next column
+                out[filled - 1, 1] = end
+            else:
+                out[filled, 0], out[filled, 1] = start, end
+                filled += 1
+        out_firsts[mask + 1] = filled
 
-    There is a piece per run at most, and one per column more. So of n run lengths at most n + 2 * width + 1 are made.
-    """
-    most = len(counts) // 2 + width
-    pieces, runs = np.empty((most, 3), np.int32), np.empty(2 * most + 1, np.int64)
-    count = cut(counts, height, window, pieces)
-    if is_largest:
-        count = drop_small_parts(pieces[:count])
-    found, end = 0, 0
-    for k in range(count):
-        start, length = pieces[k, 0] * height + pieces[k, 1], pieces[k, 2] - pieces[k, 1]
-        if found and start == end:  # goes on from the bottom of one column at the top of the next
-            runs[found - 1] += length
-        else:
-            runs[found], runs[found + 1] = start - end, length
-            found += 2
-        end = start + length
-    if end < height * width or not found:
-        runs[found] = height * width - end
-        found += 1
-    return write_string(runs[:found], string)
+
+@compiled("int64(Array(int64, 2, 'C', True), int64, uint8[::1])")
+def write_runs(spans: Spans, pixels: int, string: NDArray[np.uint8]) -> int:
+    """Write COCO's string of a mask's runs, no two of which touch; returns its length."""
+    counts = np.empty(2 * len(spans) + 1, np.int64)
+    end = np.int64(0)
+    for i in range(len(spans)):
+        counts[2 * i], counts[2 * i + 1] = spans[i, 0] - end, spans[i, 1] - spans[i, 0]
+        end = spans[i, 1]
+    counts[2 * len(spans)] = pixels - end
+    return write_string(counts if end < pixels or not len(spans) else counts[:-1], string)

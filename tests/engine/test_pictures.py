@@ -1,5 +1,7 @@
 """Frames in NV12 give what their RGB gives, bit for bit."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -66,3 +68,28 @@ def test_as_a_graph(precision, where):
     (kinds,) = ({kind.split()[1] for kind in graph.report().graphs},)
     assert kinds == {"RGB", "NV12"}
     assert all(text.startswith("1 launch per batch") for text in graph.report().graphs.values())
+
+
+@pytest.mark.gpu
+def test_threads_download_pictures_while_graphs_are_captured():
+    sizes = [(88, 156), (176, 312), (720, 1280), (90, 160)]
+
+    far = [picture(*size, device="cuda") for size in sizes]
+    expected = [picture(*size).to_rgb() for size in sizes]
+    torch.cuda.synchronize()  # finished, as decoders leave them
+
+    def convert(number):
+        for turn in range(number, number + 400):
+            np.testing.assert_array_equal(far[turn % 4].to_rgb(), expected[turn % 4])
+
+    with ThreadPoolExecutor(4) as pool:
+        busy = [pool.submit(convert, number) for number in range(4)]
+        turns = 0
+        while not all(each.done() for each in busy) or turns < 2:
+            with model(device="cuda", engine="graph") as graph:
+                for _ in range(4):
+                    detect(graph, [picture(176, 312, device="cuda")])
+                assert all(text.startswith("1 launch per batch") for text in graph.report().graphs.values())
+            turns += 1
+        for each in busy:
+            each.result()

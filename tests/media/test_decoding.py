@@ -16,6 +16,7 @@ from av.stream import Disposition
 
 from maskjet import traffic
 from maskjet.config import EngineConfig
+from maskjet.drawing import Painter, draw
 from maskjet.engine import pipeline
 from maskjet.errors import DeviceError, InputError, UnsupportedError
 from maskjet.media import conversion
@@ -59,7 +60,7 @@ class Far:
 
     shape, size_hw = (96, 64), (64, 64)
 
-    def to_rgb(self):
+    def to_rgb(self, _):
         raise RuntimeError("CUDA error: far away")
 
 
@@ -128,6 +129,23 @@ def test_a_frame_is_converted_when_it_is_asked_for():
     assert frame.size_hw == frame.image.shape[:2] == (64, 64)
     assert frame.image is frame.image
     np.testing.assert_array_equal(frame.image, frame.pixels.to_rgb())
+
+
+@pytest.mark.parametrize("overwrites", [False, True])
+@pytest.mark.parametrize("is_decoded_on_a_gpu", [False, True])
+def test_a_painter_draws_into_memory_of_its_own(is_decoded_on_a_gpu, overwrites):
+    found, painter, drawn = some_detections(2, size=(64, 64)), Painter(overwrites=overwrites), []
+    for seed in range(3):
+        memory = np.random.default_rng(seed).integers(0, 256, (96, 64), dtype=np.uint8)
+        picture = Picture(torch.from_numpy(memory), conversion_of(1, is_full_range=False))
+        frame = Frame(seed, 0.1, picture if is_decoded_on_a_gpu else picture.to_rgb(), "a.mp4", f"a.mp4#{seed}")
+        drawn.append(painter.paint(frame, found))
+        np.testing.assert_array_equal(drawn[-1], draw(frame.image, found))
+        np.testing.assert_array_equal(frame.image, picture.to_rgb())  # as others see it
+        assert not np.shares_memory(drawn[-1], frame.image)
+    assert np.shares_memory(*drawn[:2]) == overwrites
+    with pytest.raises(InputError, match="detections must be of the image's size"):
+        painter.paint(frame, some_detections(2, size=(64, 62)))
 
 
 def test_a_failed_device_is_named_and_makes_no_bad_source(monkeypatch):

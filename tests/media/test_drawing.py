@@ -13,7 +13,7 @@ from PIL import Image as PILImage
 
 from maskjet import coco_rle
 from maskjet.detections import Detections
-from maskjet.drawing import DrawStyle, Painter, class_colour, draw, labels
+from maskjet.drawing import DrawStyle, Painter, annotating, class_colour, draw, labels
 from maskjet.drawing.labels import arrange_labels
 from maskjet.drawing.shades import colour_instances, letters_on
 from maskjet.drawing.style import measure
@@ -382,6 +382,7 @@ class TestLabels:
             (label,) = arrange(found)[1]
             measures = measure(size, None)
             canvas = np.zeros((*size, 3), np.uint8)
+            annotating.draw_frames(canvas, np.array([label.plate]), np.full((1, 3), 255, np.uint8), size[0])
             labels.write_label(canvas, label, [255, 255, 255], measures)
             left, top, right, bottom = label.plate
             outside = canvas.any(axis=-1)

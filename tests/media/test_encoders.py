@@ -27,7 +27,7 @@ def test_nv12_is_the_rounded_formula_and_chroma_the_mean_of_its_own_pixels(matri
     rgb = np.random.default_rng(0).integers(0, 256, (35, 67, 3), np.uint8)
     rgb[:6, :2], rgb[:6, 2:4], rgb[:6, 4:6], rgb[:6, 6:8] = (0, 0, 255), (255, 0, 0), (255, 255, 0), 255
     nv12 = np.full((51, 66), 99, np.uint8)
-    to_nv12(rgb, weights_of(PictureFormat(matrix, 1, 1, is_full_range)), nv12)
+    to_nv12(rgb, weights_of(PictureFormat(matrix, 1, 1, is_full_range)), 66, nv12[:34], nv12[34:])
     red, blue = SHARES[matrix]
     shares = rgb[:34, :66] / 255
     luma = shares @ [red, 1 - red - blue, blue]

@@ -8,12 +8,14 @@ import av
 import cv2
 import numpy as np
 import pytest
+import torch
 
 from maskjet.detections import Detections
 from maskjet.drawing import Cutout, DrawStyle, Redaction
 from maskjet.errors import InputError
 from maskjet.media.frames import ListSource, open_source
 from maskjet.media.images import read_image
+from maskjet.media.picture import Picture, conversion_of
 from maskjet.media.sinks import (
     AnnotatedImages,
     AnnotatedVideo,
@@ -25,7 +27,7 @@ from maskjet.media.sinks import (
 from tests.media.outputs import lines, names
 from tests.media.outputs import write as write_to
 from tests.media.test_audio import write_with_sound
-from tests.media.test_redaction import REPLACEMENTS, blobs, exchange, found_in, frame, grown, noise
+from tests.media.test_redaction import REPLACEMENTS, blobs, even, exchange, found_in, frame, grown, noise
 from tests.media.test_window import tk  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("in_folder")
@@ -67,6 +69,21 @@ class TestVideo:
         y, x = np.argwhere(~hidden[0])[0]
         images[0][y, x] ^= 255
         assert decoded(write(path, images, masks, style)) != one
+
+    def test_chroma_that_hidden_pixels_share_with_others_has_no_influence_either(self):
+        masks = [blobs(SIZE, 2, index) for index in range(4)]
+        hidden = np.any(masks, axis=(0, 1))
+        touched = even(hidden)[::2, ::2].repeat(2, axis=1)  # samples of U and V
+        one = [noise((SIZE[0] * 3 // 2, SIZE[1]), index)[..., 0] for index in range(4)]
+        other = [np.where(np.vstack([hidden, touched]), 255 - memory, memory) for memory in one]
+        paths = []
+        for memories in (one, other):
+            pictures = [Picture(torch.from_numpy(each), conversion_of(1, is_full_range=False)) for each in memories]
+            style = Redaction(margin=0)
+            paths.append(write(f"{len(paths)}.mp4", pictures, [np.concatenate(masks)] * 4, style))
+        assert decoded(paths[0]) == decoded(paths[1])
+        shown = Picture(torch.from_numpy(one[-1]), pictures[-1].conversion).to_rgb()
+        assert (pictures[-1].to_rgb() != shown)[~hidden].any()
 
     def test_only_the_pictures_and_the_sound_are_in_it(self):
         """Neither the source's cover, nor another stream, nor its metadata."""
@@ -151,7 +168,7 @@ class TestBesideOthers:
                 sinks.write(frame(white, index), found_in(masks))
         first, second = tk.shown
         assert first.all()
-        np.testing.assert_array_equal((second == 0).all(axis=-1), mask[0])
+        np.testing.assert_array_equal((second == 0).all(axis=-1), even(mask[0]))
 
     def test_a_window_shows_transparent_pixels_black(self, tk):  # noqa: F811
         mask, image = blobs(SIZE, 1, 1), noise(SIZE, 1)

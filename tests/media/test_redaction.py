@@ -63,6 +63,14 @@ def grown(mask, margin):
     return near
 
 
+def even(inside, margin=0):
+    """The region of video: squares of 2 × 2 pixels of which one is inside, grown by squares, by definition."""
+    height, width = inside.shape
+    padded = np.pad(inside, ((0, height % 2), (0, width % 2)))
+    squares = padded.reshape(-(-height // 2), 2, -(-width // 2), 2).any(axis=(1, 3))
+    return grown(squares, -(-margin // 2)).repeat(2, axis=0).repeat(2, axis=1)[:height, :width]
+
+
 def exchange(image, inside, seed):
     """The image with other pixels inside."""
     return np.where(inside[..., None], noise(image.shape[:2], seed), image)
@@ -167,6 +175,7 @@ class TestRedaction:
         expected[30:32, 63] = True
         for each in (found, replace(found, rle=None)):
             np.testing.assert_array_equal(unite(each), expected)
+            np.testing.assert_array_equal(unite(each, 2).repeat(2, axis=0).repeat(2, axis=1), even(expected))
 
     @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
     def test_a_mask_counts_whatever_its_box_and_a_box_alone_must_be_finite(self, value):
@@ -248,14 +257,14 @@ class TestHold:
         painter, frames = Painter(Redaction(margin=3, hold=hold)), 5 if hold is None else hold
         for index in range(frames + 1):
             shown = self.hidden(painter, self.NOTHING if index else self.FOUND, index)
-            np.testing.assert_array_equal(shown, grown(self.MASK[0], 3))
+            np.testing.assert_array_equal(shown, even(self.MASK[0], 3))
         assert not self.hidden(painter, self.NOTHING, frames + 1).any()
 
     def test_it_is_the_union_of_the_last_frames_masks(self):
         masks = [blobs(SIZE, 2, seed) for seed in range(12)]
         painter = Painter(Redaction(margin=1, hold=3))
         for index, each in enumerate(masks):
-            expected = grown(np.concatenate(masks[max(index - 3, 0) : index + 1]).any(axis=0), 1)
+            expected = even(np.concatenate(masks[max(index - 3, 0) : index + 1]).any(axis=0), 1)
             np.testing.assert_array_equal(self.hidden(painter, found_in(each), index), expected)
 
     @pytest.mark.parametrize("replace_with", REPLACEMENTS)
@@ -275,7 +284,7 @@ class TestHold:
         masks = blobs(SIZE, 2, 1)
         painter = Painter(Redaction(["person"], margin=0))
         self.hidden(painter, found_in(masks, [0, 1]))
-        np.testing.assert_array_equal(self.hidden(painter, found_in(masks[:0]), 1), masks[1])
+        np.testing.assert_array_equal(self.hidden(painter, found_in(masks[:0]), 1), even(masks[1]))
 
     def test_images_are_redacted_each_by_itself_unless_asked_for(self):
         for hold, is_held in ((None, False), (0, False), (2, True)):
@@ -289,14 +298,14 @@ class TestHold:
         painter = Painter(Redaction(margin=0))
         for index, clock in enumerate(clocks):
             found = self.NOTHING if index else self.FOUND
-            np.testing.assert_array_equal(self.hidden(painter, found, index, clock=clock), self.MASK[0])
+            np.testing.assert_array_equal(self.hidden(painter, found, index, clock=clock), even(self.MASK[0]))
 
     def test_a_video_after_an_image_of_a_list_is_held(self):
         painter = Painter(Redaction(margin=0))
         self.hidden(painter, self.NOTHING, clock=False, source="list", name="a.png")
         self.hidden(painter, self.FOUND, 1, source="list", name="a.mp4#0")
         shown = self.hidden(painter, self.NOTHING, 2, source="list", name="a.mp4#1")
-        np.testing.assert_array_equal(shown, self.MASK[0])
+        np.testing.assert_array_equal(shown, even(self.MASK[0]))
 
     def test_sources_are_apart(self):
         painter = Painter(Redaction())
@@ -322,11 +331,13 @@ class TestHold:
         mask[0, 30, 40] = mask[0, 0, 0] = mask[0, 47, 20:60] = True
         painter = Painter(Redaction(margin=0))
         self.hidden(painter, found_in(mask))
-        touched = np.zeros(size, bool)
-        for y, x in np.argwhere(mask[0]):
-            low = np.floor(np.array([y * size[0] / 48, x * size[1] / 64]) + 1e-9).astype(int)
-            high = np.ceil(np.array([(y + 1) * size[0] / 48, (x + 1) * size[1] / 64]) - 1e-9).astype(int)
+        rows, columns = (-(-side // 2) for side in size)
+        touched = np.zeros((rows, columns), bool)
+        for y, x in np.argwhere(mask[0]) // 2:
+            low = np.floor(np.array([y * rows / 24, x * columns / 32]) + 1e-9).astype(int)
+            high = np.ceil(np.array([(y + 1) * rows / 24, (x + 1) * columns / 32]) - 1e-9).astype(int)
             touched[low[0] : high[0], low[1] : high[1]] = True
+        touched = touched.repeat(2, axis=0).repeat(2, axis=1)[: size[0], : size[1]]
         for index in range(1, 6):
             np.testing.assert_array_equal(self.hidden(painter, found_in(np.zeros((0, *size))), index), touched)
         assert not self.hidden(painter, found_in(np.zeros((0, *size))), 6).any()

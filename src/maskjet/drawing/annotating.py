@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.coco_rle import RLE
+from maskjet.coco_rle import Runs, to_runs
 from maskjet.drawing.instances import Instances
 from maskjet.drawing.labels import arrange_labels, write_label
 from maskjet.drawing.shades import colour_instances
 from maskjet.drawing.style import DrawStyle, measure
+from maskjet.jit import compiled
+from maskjet.mask_pixels import keep_in_runs
 
 _FILL = 108  # opacity of a mask's inside, in 256ths
 
@@ -44,20 +43,23 @@ def annotate(
         rgb = colour_instances(xyxy, detections.class_id, (height, width), is_by_class=style.color_by == "class")
     else:
         rgb = given[is_visible]
-    colours = rgb.tolist()
     frames = _frames(xyxy, (height, width), measures.line)
     if detections.rle is not None and (style.masks or style.outlines):
-        _paint_masks(canvas, detections.rle, rgb, style=style, line=measures.line)
+        runs = keep_in_runs(to_runs(detections.rle, (height, width)), detections.xyxy, style.mask_pixels)
+        _paint_masks(canvas, runs, rgb, style=style, line=measures.line)
     if style.boxes:
-        for frame, colour in zip(frames[::-1].tolist(), colours[::-1], strict=True):
-            _draw_frame(canvas, frame, colour, measures.line)
+        draw_frames(canvas, frames, rgb, measures.line)
     if style.labels or style.scores:
-        for label in arrange_labels(detections, frames, style=style, measures=measures):
+        colours = rgb.tolist()
+        labels = arrange_labels(detections, frames, style=style, measures=measures)
+        plates = np.array([label.plate for label in labels], np.int64).reshape(-1, 4)
+        draw_frames(canvas, plates, rgb[[label.instance for label in labels]], height)
+        for label in labels:
             write_label(canvas, label, colours[label.instance], measures)
 
 
 def _paint_masks(
-    canvas: NDArray[np.uint8], masks: Sequence[RLE], colours: NDArray[np.uint8], *, style: DrawStyle, line: int
+    canvas: NDArray[np.uint8], masks: Runs, colours: NDArray[np.uint8], *, style: DrawStyle, line: int
 ) -> None:
     """Tint the masks and draw their outlines."""
     import torch  # takes a second, and a style alone needs none
@@ -92,10 +94,13 @@ def _frames(xyxy: NDArray[np.float64], size_hw: tuple[int, int], line: int) -> N
     return np.hstack([low, high])
 
 
-def _draw_frame(canvas: NDArray[np.uint8], frame: list[int], colour: list[int], line: int) -> None:
-    """Draw the four sides of a box."""
-    left, top, right, bottom = frame[0], frame[1], frame[2] - 1, frame[3] - 1  # OpenCV's corners are inside
-    cv2.rectangle(canvas, (left, top), (right, top + line - 1), colour, cv2.FILLED)
-    cv2.rectangle(canvas, (left, bottom - line + 1), (right, bottom), colour, cv2.FILLED)
-    cv2.rectangle(canvas, (left, top), (left + line - 1, bottom), colour, cv2.FILLED)
-    cv2.rectangle(canvas, (right - line + 1, top), (right, bottom), colour, cv2.FILLED)
+@compiled("void(uint8[:, :, ::1], Array(int64, 2, 'C', True), Array(uint8, 2, 'A', True), int64)")
+def draw_frames(canvas: NDArray[np.uint8], frames: NDArray[np.int64], colours: NDArray[np.uint8], line: int) -> None:
+    """Draw the sides of boxes, the first one's on top; boxes whose sides meet are filled."""
+    for i in range(len(frames) - 1, -1, -1):
+        left, top, right, bottom = frames[i]
+        for y in range(top, bottom):
+            is_whole = y < top + line or y >= bottom - line
+            for channel in range(3):
+                canvas[y, left : right if is_whole else left + line, channel] = colours[i, channel]
+                canvas[y, max(right - line, left) : right, channel] = colours[i, channel]

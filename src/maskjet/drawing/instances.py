@@ -8,8 +8,6 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.mask_pixels import MaskPixels
-
 
 class Instances(Protocol):
     """Instances found on one image; `maskjet.Detections` are."""
@@ -19,9 +17,6 @@ class Instances(Protocol):
 
     def __getitem__(self, index: Any) -> Self:
         """Some of them, by a mask or positions."""
-
-    def keep_mask_pixels(self, mask_pixels: MaskPixels) -> Self:
-        """The instances with some pixels of their masks dropped."""
 
     @property
     def image_size(self) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import cv2
 import numpy as np
@@ -62,14 +63,14 @@ def arrange_labels(detections: Instances, frames: Rectangles, *, style: DrawStyl
 
 
 def write_label(canvas: NDArray[np.uint8], label: Label, colour: list[int], measures: Measures) -> None:
-    """Write a label's text on a plate of a colour."""
-    left, top, right, bottom = label.plate
-    cv2.rectangle(canvas, (left, top), (right - 1, bottom - 1), colour, cv2.FILLED)
+    """Write a label's text on its plate of a colour."""
+    left, top, _, _ = label.plate
     start = left + measures.pad, top + _letters(measures)[0] + measures.pad // 8
     letters = letters_on(colour)
     cv2.putText(canvas, label.text, start, _FONT, measures.font_scale, letters, measures.weight, cv2.LINE_AA)
 
 
+@lru_cache
 def _letters(measures: Measures) -> tuple[int, int]:
     """Height of letters above and below the base line, the same for every text."""
     (_, above), below = cv2.getTextSize("Ag", _FONT, measures.font_scale, measures.weight)
@@ -90,6 +91,7 @@ def _drawable(name: str) -> str:
     return shown if shown.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in shown)
 
 
+@lru_cache(maxsize=4096)
 def _fit(name: str, score: str, room: int, measures: Measures) -> tuple[str, int]:
     """Join name and score, the name cut if the text is wider than usual, and left out if wider than `room` pixels.
 

@@ -14,7 +14,7 @@ from maskjet.errors import InputError, suggest
 from maskjet.jit import compiled
 
 Region = NDArray[np.uint8]
-"""uint8 [H, W], 1 inside, 0 outside."""
+"""uint8 [H, W], 1 inside, 0 outside; of pixels or squares of pixels."""
 
 
 def pick(detections: Instances, classes: Sequence[str] | None) -> Instances:
@@ -37,17 +37,21 @@ def pick(detections: Instances, classes: Sequence[str] | None) -> Instances:
     return detections if len(chosen) == len(ids) else detections[chosen]
 
 
-def unite(detections: Instances) -> Region:
+def unite(detections: Instances, square: int = 1) -> Region:
     """The union of all masks; a detection without a mask, or with an empty one, counts with its box.
+
+    Args:
+        detections: Instances of the image.
+        square: Side of the region's squares in pixels; one is inside if any of its pixels is.
 
     Raises:
         InputError: A mask is malformed, or a box that counts is not finite.
     """
     masks = coco_rle.to_runs(detections.rle or (), detections.image_size)
-    region = masks.unite()
+    region = masks.unite(square)
     is_empty = np.diff(masks.firsts) == 0
     for i in range(len(detections)) if detections.rle is None else np.flatnonzero(is_empty).tolist():
-        _fill_box(region, detections.xyxy[i], i)
+        _fill_box(region, detections.xyxy[i] / square, i)
     return region
 
 
@@ -69,7 +73,7 @@ class HeldRegion:
     """A region of a source's frames that pixels leave only some frames after they were inside last.
 
     Args:
-        hold: Number of these frames, 1 to 254.
+        hold: Number of these frames, 0 to 254.
     """
 
     def __init__(self, hold: int) -> None:
@@ -112,10 +116,7 @@ def stretch(left: NDArray[np.uint8], size_hw: tuple[int, ...]) -> NDArray[np.uin
 @compiled("void(uint8[:, ::1], uint8[:, ::1], int64)")
 def count_down(region: Region, left: NDArray[np.uint8], most: int) -> None:
     """Set the counts of pixels inside to `most`, lower the others by one, and add those not at 0 to the region."""
-    for y in range(region.shape[0]):
-        for x in range(region.shape[1]):
-            if region[y, x]:
-                left[y, x] = most
-            elif left[y, x]:
-                left[y, x] -= 1
-                region[y, x] = left[y, x] > 0
+    inside, counts, top = region.reshape(region.size), left.reshape(region.size), np.uint8(most)
+    for i in range(region.size):
+        counts[i] = top if inside[i] else np.uint8(counts[i] - np.uint8(counts[i] > 0))
+        inside[i] = np.uint8(counts[i] > 0)

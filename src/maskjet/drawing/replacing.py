@@ -12,6 +12,7 @@ from maskjet.jit import compiled
 
 _CELLS = 64  # along an image's longer side, of a mosaic
 _SMALLEST_CELL = 4  # pixels
+_ROWS = 256  # whose sum 16 bits hold
 _GREY = 128.0  # of a mosaic, where no pixel gives a colour
 
 
@@ -46,8 +47,7 @@ def _fill_cells(image: NDArray[np.uint8], sampled: Region, *, is_smooth: bool) -
     height, width = sampled.shape
     cell = max(round(max(height, width) / _CELLS), _SMALLEST_CELL)
     sums = np.zeros((-(-height // cell), -(-width // cell), 4))
-    sum_cells(np.asarray(cv2.copyTo(image, sampled, np.zeros_like(image)), np.uint8), cell, sums, 0)
-    sum_cells(sampled[..., None], cell, sums, 3)
+    sum_cells(image, sampled, cell, sums)
     cells = np.rint(_complete(sums)).astype(np.uint8)
     if is_smooth:
         size = cells.shape[1] * cell, cells.shape[0] * cell
@@ -75,16 +75,21 @@ def _complete(sums: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(counts > 0, means, around)
 
 
-@compiled("void(uint8[:, :, ::1], int64, float64[:, :, ::1], int64)")
-def sum_cells(image: NDArray[np.uint8], cell: int, out: NDArray[np.float64], first: int) -> None:
-    """Add up an image's [H, W, C] values by cell of `out`, zeroed, into its C places from `first` on."""
-    height, width, channels = image.shape
-    lines = image.reshape(height, width * channels)
-    for row in range(len(out)):
-        sums = np.zeros(width * channels, np.uint32)  # by column, which is what vectorises
-        for y in range(row * cell, min((row + 1) * cell, height)):
-            for i in range(len(sums)):
-                sums[i] += lines[y, i]
+@compiled("void(uint8[:, :, ::1], Array(uint8, 2, 'C', True), int64, float64[:, :, ::1])")
+def sum_cells(image: NDArray[np.uint8], sampled: Region, cell: int, out: NDArray[np.float64]) -> None:
+    """Add up red, green, blue and number of an image's [H, W, 3] sampled pixels by cell of `out`, [h, w, 4], zeroed."""
+    height, width = sampled.shape
+    reds, greens, blues, counts = sums = np.zeros((4, width), np.uint16)  # by column, which is what vectorises
+    for y in range(height):
+        line, mask = image[y].reshape(3 * width), sampled[y]
         for x in range(width):
-            for channel in range(channels):
-                out[row, x // cell, first + channel] += sums[channels * x + channel]
+            taken = np.uint8(-mask[x])  # all bits, or none
+            reds[x] += line[3 * x] & taken
+            greens[x] += line[3 * x + 1] & taken
+            blues[x] += line[3 * x + 2] & taken
+            counts[x] += mask[x]
+        if y + 1 == height or (y + 1) % cell == 0 or (y + 1) % _ROWS == 0:
+            for x in range(width):
+                for channel in range(4):
+                    out[y // cell, x // cell, channel] += sums[channel, x]
+            sums[:] = 0

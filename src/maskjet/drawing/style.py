@@ -86,7 +86,8 @@ class Redaction:
     """"black", "white", "grey", another colour as RRGGBB, or "transparent" (PNG only); or made of the pixels outside
     the redacted region alone: "mosaic" of squares, or "blur", a smooth one."""
     margin: int | None = None
-    """Pixels by which the region grows to all sides, at least 0; None for a hundredth of the image's longer side."""
+    """Pixels by which the region grows to all sides, at least 0; None for a hundredth of the image's longer side. In
+    video the region is of whole squares of 2 × 2 pixels, which share their chroma, so up to 2 pixels larger."""
     hold: int | None = None
     """Frames for which a pixel stays redacted after it was in the region, 0 to 254; None for 5 in video and 0 in
     images."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from functools import cache
 
@@ -9,9 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from maskjet.ops.gpu import capturing, on_device
+from maskjet.ops.memory import pin
 from maskjet.ops.preprocess import cpu
-from maskjet.ops.preprocess.yuv import Matrix, YUVFrames, yuv_conversion
+from maskjet.ops.preprocess.yuv import Matrix, yuv_conversion
 
+_of_thread = threading.local()
+"""Its `memory` is page-locked, uint8 [bytes]: each thread downloads one picture at a time, into its own."""
 _MATRICES: dict[int, Matrix] = {1: "bt709", 4: "fcc", 5: "bt601", 6: "bt601", 7: "smpte240m", 9: "bt2020"}
 
 
@@ -20,7 +25,8 @@ class Picture:
     """A frame in NV12."""
 
     memory: torch.Tensor
-    """uint8 [H × 3 / 2, W], H and W even: the rows of luma, then those of chroma, U and V in turn."""
+    """uint8 [H × 3 / 2, W], H and W even: the rows of luma, then those of chroma, U and V in turn. Finished, so that
+    any stream may read it."""
     conversion: torch.Tensor
     """int32 [4, 2] on the CPU: the numbers that convert it to RGB; the same object for all frames of equal colours."""
 
@@ -36,11 +42,43 @@ class Picture:
         rows, width = self.memory.shape
         return rows // 3 * 2, width
 
-    def to_rgb(self) -> NDArray[np.uint8]:
-        """uint8 [H, W, 3], RGB, on the host; equal to swscale's for the same frame from a decoder on the CPU."""
-        device = self.memory.device
-        frames = YUVFrames.within(self.memory, self.conversion.to(device))
-        return (cpu.to_rgb(frames) if device.type == "cpu" else frames.to_rgb())[0].cpu().numpy()
+    def to_rgb(self, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
+        """uint8 [H, W, 3], RGB, on the host; equal to swscale's for the same frame from a decoder on the CPU.
+
+        From a GPU it comes as it is, half as many bytes as RGB has, and the CPU converts it: in few calls, as each
+        takes the interpreter's lock. The thread sleeps while it waits for the GPU.
+
+        Args:
+            out: Contiguous array of this kind, which is overwritten; None for a new one.
+        """
+        memory = self.memory.contiguous() if self.memory.device.type == "cpu" else _download(self.memory)
+        (height, width), planes = self.size_hw, memory.numpy()
+        rgb = np.empty((height, width, 3), np.uint8) if out is None else out
+        chroma = planes[height:].reshape(height // 2, width // 2, 2)
+        cpu.convert(planes[:height], chroma, self.conversion.numpy(), rgb)
+        return rgb
+
+
+def _download(memory: torch.Tensor) -> torch.Tensor:
+    """Copy a picture to the host, into memory that this thread's next picture overwrites."""
+    held: torch.Tensor | None = getattr(_of_thread, "memory", None)
+    stream = _stream_of(memory.device)
+    copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call] # who waits sleeps
+    # An engine may have the same stream, as PyTorch hands out 32 in turn: its graph must not capture the copy.
+    with capturing, torch.inference_mode(), on_device(memory.device), stream:
+        if held is None or len(held) < memory.numel():
+            held = _of_thread.memory = pin((memory.numel(),))
+        picture = held[: memory.numel()].view(memory.shape).copy_(memory, non_blocking=True)
+        copied.record(stream)
+    copied.synchronize()
+    return picture
+
+
+@cache
+def _stream_of(device: torch.device) -> torch.cuda.Stream:
+    """The stream of all downloads from a GPU; its bus copies one picture after the other anyway."""
+    with on_device(device):
+        return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 @cache

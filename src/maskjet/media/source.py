@@ -58,12 +58,28 @@ class Frame:
         Raises:
             DeviceError: The GPU failed.
         """
-        if isinstance(self.pixels, np.ndarray):
-            return self.pixels
+        return self.pixels if isinstance(self.pixels, np.ndarray) else self._download(None)
+
+    def copy_to(self, out: NDArray[np.uint8]) -> None:
+        """Copy the image into uint8 [H, W, 3], contiguous; from the GPU without keeping it as `image`.
+
+        Raises:
+            DeviceError: The GPU failed.
+        """
+        if isinstance(self.pixels, np.ndarray) or "image" in self.__dict__:
+            np.copyto(out, self.image)
+        else:
+            self._download(out)
+
+    def _download(self, out: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+        """Bring the image from GPU memory into `out`, or a new array if None."""
         import torch
 
+        assert not isinstance(self.pixels, np.ndarray)
         try:
-            return self.pixels.cpu().numpy() if isinstance(self.pixels, torch.Tensor) else self.pixels.to_rgb()
+            if not isinstance(self.pixels, torch.Tensor):
+                return self.pixels.to_rgb(out)
+            return (self.pixels.cpu() if out is None else torch.from_numpy(out).copy_(self.pixels)).numpy()
         except RuntimeError as error:
             raise device_error(f"frame {self.index} of {self.source!r}", self.index, error) from error
 

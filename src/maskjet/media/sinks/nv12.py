@@ -35,26 +35,30 @@ def weights_of(colours: PictureFormat) -> Weights:
     return (*y, (low << 15) + half), (*u, middle), (*v, middle)
 
 
-@compiled("void(Array(uint8, 3, 'C', True), UniTuple(UniTuple(int32, 4), 3), uint8[:, ::1])")
-def to_nv12(rgb: NDArray[np.uint8], weights: Weights, nv12: NDArray[np.uint8]) -> None:
+@compiled("void(Array(uint8, 3, 'C', True), UniTuple(UniTuple(int32, 4), 3), int64, uint8[:, ::1], uint8[:, ::1])")
+def to_nv12(
+    rgb: NDArray[np.uint8], weights: Weights, width: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]
+) -> None:
     """Convert a picture; each chroma sample is of the mean of its 2 × 2 pixels, and of no other.
 
     Args:
         rgb: uint8 [at least H, at least W, 3]; rows and columns beyond H and W are left out.
         weights: As of `weights_of`.
-        nv12: uint8 [H × 3 / 2, W], H and W even: rows of Y, then those of U and V in turn; overwritten.
+        width: W; even, as H is.
+        luma: uint8 [H, at least W], Y; the first W columns are overwritten.
+        chroma: uint8 [H / 2, at least W], U and V in turn; likewise.
     """
-    height, width = nv12.shape[0] // 3 * 2, nv12.shape[1]
     (y_r, y_g, y_b, y_low), (u_r, u_g, u_b, u_low), (v_r, v_g, v_b, v_low) = weights
     # Loops that the compiler makes vector code of: five times as fast as reading pixel by pixel.
     red, green, blue = np.empty(width, np.uint8), np.empty(width, np.uint8), np.empty(width, np.uint8)
     reds, greens, blues = np.empty(width, np.uint16), np.empty(width, np.uint16), np.empty(width, np.uint16)
-    for y in range(height):
-        row, luma = rgb[y].reshape(rgb.shape[1] * 3), nv12[y]
+    for y in range(len(luma)):
+        row, ys, uvs = rgb[y].reshape(rgb.shape[1] * 3), luma[y], chroma[y // 2]
         for x in range(width):
             red[x], green[x], blue[x] = row[3 * x], row[3 * x + 1], row[3 * x + 2]
         for x in range(width):
-            luma[x] = (y_r * red[x] + y_g * green[x] + y_b * blue[x] + y_low) >> 15
+            r, g, b = np.int32(red[x]), np.int32(green[x]), np.int32(blue[x])  # products in 32 bits, which suffice
+            ys[x] = np.int32(y_r * r + y_g * g + y_b * b + y_low) >> 15
         if y % 2 == 0:
             for x in range(width):
                 reds[x], greens[x], blues[x] = red[x], green[x], blue[x]
@@ -63,10 +67,9 @@ def to_nv12(rgb: NDArray[np.uint8], weights: Weights, nv12: NDArray[np.uint8]) -
             reds[x] += red[x]
             greens[x] += green[x]
             blues[x] += blue[x]
-        chroma = nv12[height + y // 2]
         for x in range(width // 2):
             r = np.int32(reds[2 * x]) + np.int32(reds[2 * x + 1])
             g = np.int32(greens[2 * x]) + np.int32(greens[2 * x + 1])
             b = np.int32(blues[2 * x]) + np.int32(blues[2 * x + 1])
-            chroma[2 * x] = min((u_r * r + u_g * g + u_b * b + u_low) >> 17, 255)  # 255.5 at most
-            chroma[2 * x + 1] = min((v_r * r + v_g * g + v_b * b + v_low) >> 17, 255)
+            u, v = np.int32(u_r * r + u_g * g + u_b * b + u_low), np.int32(v_r * r + v_g * g + v_b * b + v_low)
+            uvs[2 * x], uvs[2 * x + 1] = min(u >> 17, 255), min(v >> 17, 255)  # 255.5 at most

@@ -125,7 +125,7 @@ class AnnotatedImages(Sink):
     ) -> None:
         check_style(style, path)
         self._names = PictureNames(path, set() if taken is None else taken, root=root, suffix=suffix_of(style))
-        self._painter = Painter(style)
+        self._painter = Painter(style, overwrites=True)
         self.redacts = isinstance(style, Redaction)
         self._sources = sources
         self._thread = DrawingThread()

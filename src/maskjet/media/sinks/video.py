@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import av.error
@@ -90,7 +91,7 @@ class AnnotatedVideo(Sink):
         threads: int | None = None,
     ) -> None:
         refuse_transparency(style, path)
-        self._path, self._painter = path, Painter(style)
+        self._path, self._painter = path, Painter(style, overwrites=True)
         self.redacts = isinstance(style, Redaction)
         self._source = source
         fps = fps or (source and source.fps) or _DEFAULT_FPS
@@ -102,7 +103,7 @@ class AnnotatedVideo(Sink):
         self._stream: av.VideoStream | None = None
         self._encoding, self._threads = encoding, threads or share_cores(1)
         self._weights: Weights | None = None
-        self._nv12 = np.empty((0, 0), np.uint8)
+        self._picture: av.VideoFrame | None = None  # encoders copy it
         self._audio: list[AudioTrack] = []
         self._with_audio = with_audio
         self._packets = 0
@@ -123,8 +124,12 @@ class AnnotatedVideo(Sink):
                 self._start(self._temporary, drawn.shape, frame.time_s)
             assert self._stream is not None
             assert self._weights is not None
-            to_nv12(_fit(drawn, self._stream.height, self._stream.width), self._weights, self._nv12)
-            picture = av.VideoFrame.from_numpy_buffer(self._nv12, format="nv12")  # FFmpeg copies it
+            assert self._picture is not None
+            picture, height, width = self._picture, self._stream.height, self._stream.width
+            picture.make_writable()  # new memory if an encoder should hold on to it
+            buffers: Any = picture.planes
+            planes = (np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size) for plane in buffers)
+            to_nv12(_fit(drawn, height, width), self._weights, width, *planes)
             picture.pts, picture.time_base = self._next_tick(frame.time_s), Fraction(1, _CLOCK_HZ)
             self._encode(self._temporary, picture)
 
@@ -181,7 +186,7 @@ class AnnotatedVideo(Sink):
         self._container = av.open(temporary.file, "w", format=self._format, options=dict(options))
         rate = Fraction(self._fps).limit_denominator(1001)
         height, width = (max(side - side % 2, 2) for side in shape[:2])
-        self._nv12 = np.empty((height * 3 // 2, width), np.uint8)
+        self._picture = av.VideoFrame(width, height, "nv12")
         self._stream = self._encoding.add_stream(self._container, (height, width), rate, self._threads)
         self._stream.codec_context.time_base = Fraction(1, _CLOCK_HZ)
         stated = self._source.picture_format if self._source is not None else None

@@ -64,7 +64,7 @@ class Window(Sink):
         holds: bool = False,
         style: Style = _STYLE,
     ) -> None:
-        self._painter = Painter(style)
+        self._painter = Painter(style, overwrites=True)
         self.redacts = isinstance(style, Redaction)
         self.closed = closed or threading.Event()
         self._holds = holds

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from maskjet.coco_rle import RLE, to_runs
+from maskjet.coco_rle import RLE, Runs, to_runs
 from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.paint import cpu, reference
@@ -19,7 +19,7 @@ OPAQUE = 256
 
 def paint(
     image: torch.Tensor,
-    masks: Sequence[RLE],
+    masks: Sequence[RLE] | Runs,
     colours: torch.Tensor,
     *,
     opacity: int,
@@ -37,7 +37,7 @@ def paint(
 
     Args:
         image: uint8 [H, W, 3], contiguous.
-        masks: n COCO RLEs of the image's size.
+        masks: n COCO RLEs of the image's size, or their runs.
         colours: uint8 [n, 3].
         opacity: Of the insides, 0..256 in 256ths; 0 leaves them as they are.
         line: Width of the outlines in pixels, 0..32; 0 for none. It is centred on the border, if odd half a pixel
@@ -77,7 +77,9 @@ def paint(
     check_like("out", out, torch.uint8, tuple(image.shape), image.device)
     choice = RECORD.choose(implementation, image)
     height, width = image.shape[:2]
-    runs = to_runs(masks, (height, width))
+    runs = masks if isinstance(masks, Runs) else to_runs(masks, (height, width))
+    if runs.size_hw != (height, width):
+        raise InputError(f"masks must have the size {[height, width]}, got {list(runs.size_hw)}.")
     if out.data_ptr() != image.data_ptr():
         out.copy_(image)
     if out.numel():
