@@ -266,9 +266,10 @@ def _transcode(config: EngineConfig, videos: Sequence[Path], folder: Path, stop_
 
 def _decode(video: Path, decoding: Decoding, stack: ExitStack) -> Iterator[av.VideoFrame | Picture]:
     """Pictures as the decoder leaves them: on the host as FFmpeg's, on a GPU as ours."""
-    if decoding.device != "cpu":
-        for frame in stack.enter_context(open_source(video, decoder=decoding)):
-            assert isinstance(frame.pixels, Picture), "decoded by the CPU"
+    source = stack.enter_context(open_source(video, decoder=decoding))
+    if source.decoder != "cpu":  # a GPU is not worth it for few small videos
+        for frame in source:
+            assert isinstance(frame.pixels, Picture)
             yield frame.pixels
         return
     container = stack.enter_context(av.open(str(video)))
