@@ -43,7 +43,7 @@ def create_app(
     """
     if not models:
         raise InputError("models must have at least one model, got none.")
-    service = Service(models, settings or Settings())
+    service = Service(models, settings or Settings(), siblings)
     sources = Sources(service)
 
     @asynccontextmanager

@@ -10,14 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from maskjet.errors import suggest
+from maskjet.errors import MaskjetError, first_line, suggest
 from maskjet.serve import problems
 from maskjet.serve.dispatcher import PERMITS, Dispatcher
 from maskjet.serve.metrics import Metrics
 from maskjet.serve.settings import Settings
 
 if TYPE_CHECKING:
+    from maskjet.media.decoding import Decoding
+    from maskjet.media.nvjpeg import JPEGDecoder
     from maskjet.model import Model
+    from maskjet.serve.siblings import Siblings
 
 _END_S = 5.0  # for the threads of a model, and for those that decode
 _P = ParamSpec("_P")
@@ -77,21 +80,34 @@ class Reservation:
             self.taken = 0
 
 
+def _choose_jpeg_decoder(decoding: Decoding) -> tuple[str, JPEGDecoder | None]:
+    """Where JPEGs are decoded, for people, and the GPU's decoder; raises its errors if the GPU was asked for."""
+    if decoding.device == "cpu":
+        return "cpu", None
+    try:
+        return decoding.device, decoding.jpeg_decoder()
+    except MaskjetError as error:
+        if not decoding.is_automatic:
+            raise
+        return f"cpu ({first_line(error)})", None
+
+
 class Service:
     """State shared by the routes; `app.state.service` of the application.
 
     Args:
         models: Loaded models by name, at least one; the first one serves requests that name none.
         settings: Limits.
+        siblings: The workers of a service of several processes; None for one process.
     """
 
-    def __init__(self, models: Mapping[str, Model], settings: Settings) -> None:
+    def __init__(self, models: Mapping[str, Model], settings: Settings, siblings: Siblings | None = None) -> None:
         self.settings = settings
         self.memory = Memory(settings.memory_bytes)
         self.is_draining = False
         """Whether the service is shutting down, and so no longer ready."""
-        self.waits_for_others = False
-        """Whether other processes of the service are still warming up."""
+        self.siblings = siblings
+        """The worker processes of a service of several, this one among them."""
         self.is_closed = False
         """Whether new requests are refused: a moment after `is_draining`."""
         self.ending = asyncio.Event()
@@ -106,8 +122,17 @@ class Service:
         """Whether a thread decoded or encoded for too long at the end; Python would wait for it before it exits."""
         threads = settings.threads or min(8, max(2, os.cpu_count() or 2))
         self._pool = ThreadPoolExecutor(threads + PERMITS * len(models), thread_name_prefix="maskjet-work")
+        self.jpegs, self.jpeg_decoder = _choose_jpeg_decoder(next(iter(models.values())).decoding())
         self.dispatchers = {
-            name: Dispatcher(name, model, self._pool, queue=settings.queue, batch=settings.batch, observer=self)
+            name: Dispatcher(
+                name,
+                model,
+                self._pool,
+                queue=settings.queue,
+                batch=settings.batch,
+                observer=self,
+                jpegs=self.jpeg_decoder,
+            )
             for name, model in models.items()
         }
         self.metrics = Metrics(self.dispatchers, lambda: self.is_ready)
@@ -124,7 +149,8 @@ class Service:
     @property
     def is_ready(self) -> bool:
         """Whether requests are answered at once."""
-        return self.is_warm and not self.waits_for_others and not self.is_draining and self.failure is None
+        are_others = self.siblings is None or self.siblings.are_ready
+        return self.is_warm and are_others and not self.is_draining and self.failure is None
 
     def dispatcher(self, name: str | None = None) -> Dispatcher:
         """The dispatcher of the model of this name; of the first one for None.
