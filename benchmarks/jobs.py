@@ -137,7 +137,7 @@ def local_crew(names: str, config: EngineConfig, lanes: int | None = None) -> Cr
         config: How they run.
         lanes: Segments that a process works on at a time; None as `maskjet job`.
     """
-    places = devices.choose(names, config)
+    places = devices.choose(names, config, None)
     lanes = lanes or choose_streams(places)
     return Crew(names, len(places), lanes, lambda orders: LocalWorkers(orders, places, lanes))
 
@@ -232,7 +232,7 @@ def stream_main(what: str, folder: str, config: str, seconds: str, name: str, we
 
 
 def measure_job(
-    what: str, folder: Path, out: Path, settings: Settings, crew: Crew, *, seconds: float = 10.0, images: int = 64
+    what: str, folder: Path, out: Path, settings: Settings, crew: Crew, *, seconds: float = 10.0, images: int = 128
 ) -> JobRun:
     """Run a job over all files of a folder.
 
@@ -351,7 +351,7 @@ def main(
     minutes: Annotated[float, typer.Option(help="Length of a video.")] = 2.0,
     stream_seconds: Annotated[float, typer.Option(help="Most seconds of `stream`.")] = 120.0,
     segment_seconds: Annotated[float, typer.Option(help="Length of a video's segments, about.")] = 10.0,
-    segment_images: Annotated[int, typer.Option(help="Most images of a segment.")] = 64,
+    segment_images: Annotated[int, typer.Option(help="Most images of a segment.")] = 128,
     files: Annotated[
         list[int] | None, typer.Option(help="Files of a tree that is planned; repeatable.  [default: 10⁵, 3·10⁵, 10⁶]")
     ] = None,

@@ -9,6 +9,7 @@ from maskjet import devices
 from maskjet.config import EngineConfig
 from maskjet.devices import choose, place
 from maskjet.errors import InputError, UnsupportedError
+from maskjet.jobs.local import choose_streams
 
 UUIDS = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6, MIG-12c62eb2-3a5e-5a6b-9a2c-0d5d3e6f7a81 ,GPU-1"
 
@@ -141,3 +142,8 @@ def test_free_memory_is_asked_of_the_gpu_that_a_process_sees(monkeypatch, tmp_pa
     tool.unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
     assert devices.free_gpu_bytes(first) is None
+
+
+def test_a_gpus_processes_share_its_segments():
+    for names, streams in ((["cuda:0"], 8), (["cuda:0", "cuda:0", "cuda:1"], 4), (["cuda:0"] * 9, 1)):
+        assert choose_streams(place(names, {}, cores=8)) == streams

@@ -211,7 +211,7 @@ def test_a_command_on_ray_lets_ray_start_no_cluster_by_itself(monkeypatch):
     monkeypatch.delenv("RAY_ENABLE_AUTO_CONNECT")  # after the test it is as it was
     seen = []
     monkeypatch.setattr(cluster, "import_ray", lambda _: seen.append(os.environ["RAY_ENABLE_AUTO_CONNECT"]))
-    job._make_workers("auto", None, None, None, EngineConfig())
+    job._make_workers("auto", None, None, "auto", None, EngineConfig())
     assert seen == ["0"]  # before Ray is imported, which reads it
 
 

@@ -22,6 +22,7 @@ from maskjet.cli.options import (
     ModelOption,
     WeightsOption,
     option,
+    parse_processes,
     print_result,
     progress_bars,
     switch,
@@ -122,7 +123,7 @@ def job(
     segment_seconds: Annotated[
         float, option("SECONDS", "Length of a video's segments, about.", panel=_PLAN_PANEL)
     ] = 10.0,
-    segment_images: Annotated[int, option("N", "Most images of a segment.", panel=_PLAN_PANEL)] = 64,
+    segment_images: Annotated[int, option("N", "Most images of a segment.", panel=_PLAN_PANEL)] = 128,
     verify: Annotated[
         bool, switch("--verify", "Read existing parts, say which are damaged, and make those again.")
     ] = False,
@@ -130,16 +131,24 @@ def job(
         str | None,
         option(
             "all|NAME,NAME,…",
-            "Devices to work on, a process for each, as cuda:0,cuda:2; all is every GPU. Not given: every GPU, or "
-            "the CPU.",
+            "Devices to work on, as cuda:0,cuda:2; all is every GPU. Not given: every GPU, or the CPU.",
             panel=_PLACE_PANEL,
         ),
     ] = None,
+    processes: Annotated[
+        str,
+        option(
+            "auto|N",
+            "Processes for each device. auto: as many as fill a GPU, by cores and free memory; 1 on a CPU, and for "
+            "devices that are named several times.",
+            panel=_PLACE_PANEL,
+        ),
+    ] = "auto",
     streams: Annotated[
         int | None,
         option(
             "N",
-            f"Segments per process at a time. Not given: {SEGMENTS_PER_GPU} on a GPU, on a CPU its cores.",
+            f"Segments per process at a time. Not given: {SEGMENTS_PER_GPU} for all of a GPU, on a CPU its cores.",
             panel=_PLACE_PANEL,
         ),
     ] = None,
@@ -187,7 +196,7 @@ def job(
         verify=verify,
         video_stream=video_stream,
     )
-    make_workers = _make_workers(ray, workers, devices, streams, config)
+    make_workers = _make_workers(ray, workers, devices, processes, streams, config)
     stop = signals.Stop()
     # stdout is for the result, and where workers end or nodes are lost Ray prints so there.
     with signals.stopping(stop), _showing() as show, redirect_stdout(sys.stderr):
@@ -202,15 +211,15 @@ def job(
 
 
 def _make_workers(
-    ray: str | None, workers: int | None, devices: str | None, streams: int | None, config: EngineConfig
+    ray: str | None, workers: int | None, devices: str | None, processes: str, streams: int | None, config: EngineConfig
 ) -> MakeWorkers:
     """Workers on a Ray cluster or on this machine."""
     if ray is None:
         if workers is not None:
             raise InputError(f"workers must come with --ray, got {workers} alone. On this machine choose --devices.")
-        return _local_workers(devices, streams, config)
-    for name, value in (("devices", devices), ("streams", streams)):
-        if value is not None:
+        return _local_workers(devices, parse_processes(processes), streams, config)
+    for name, value in (("devices", devices), ("processes", processes), ("streams", streams)):
+        if value not in (None, "auto"):
             raise InputError(
                 f"{name} must be left out with --ray, which gives each worker its device and cores, got {value!r}. "
                 "Choose --workers."
@@ -224,11 +233,13 @@ def _make_workers(
     return lambda orders: RayWorkers(orders, ray, workers)
 
 
-def _local_workers(devices: str | None, streams: int | None, config: EngineConfig) -> MakeWorkers:
+def _local_workers(
+    devices: str | None, processes: int | None, streams: int | None, config: EngineConfig
+) -> MakeWorkers:
     from maskjet.devices import choose
     from maskjet.jobs.local import LocalWorkers, choose_streams
 
-    places = choose(devices or _every_device(config), config)
+    places = choose(devices or _every_device(config), config, processes)
     if streams is not None and streams < 1:
         raise InputError(f"streams must be at least 1, got {streams}.")
     if streams is not None and streams > SEGMENTS_PER_GPU and any(place.device != "cpu" for place in places):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import re
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ import typer
 
 from maskjet.cli.flags import in_flags
 from maskjet.config import EngineConfig, parse_hw
+from maskjet.errors import InputError
 from maskjet.printing import printable
 from maskjet.spec import SPECS, TORCHVISION_NAMES
 
@@ -43,6 +45,15 @@ def option(
     if choices:
         others["autocompletion"] = completing(choices)
     return typer.Option(*flags, metavar=metavar, help=text, rich_help_panel=panel, **others)
+
+
+def parse_processes(text: str) -> int | None:
+    """The number of processes for each device; None for auto."""
+    if text == "auto":
+        return None
+    if not re.fullmatch(r"[1-9]\d?", text):
+        raise InputError(f"processes must be auto or a whole number 1..99, got {text!r}.")
+    return int(text)
 
 
 def completing(choices: Sequence[str]) -> Callable[[str], list[str]]:

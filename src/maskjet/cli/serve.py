@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -14,7 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from maskjet.cli.choosing import load_model
-from maskjet.cli.options import INPUT, WeightsOption, option, optional, print_result, with_config, with_options
+from maskjet.cli.options import (
+    INPUT,
+    WeightsOption,
+    option,
+    optional,
+    parse_processes,
+    print_result,
+    with_config,
+    with_options,
+)
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
 from maskjet.serve import check_extra
@@ -107,7 +115,7 @@ def serve(
     chosen = parse_models(model or ["demo"], weights)
     if devices is not None and ctx.params["device"] is not None:
         raise InputError(f"devices must be given without --device {ctx.params['device']}, got {devices!r} with it.")
-    count = _parse_processes(processes)
+    count = parse_processes(processes)
     if devices is None and count == 1:
         _serve_alone(chosen, weights, config, settings)
         return
@@ -120,15 +128,6 @@ def serve(
         _serve_alone(chosen, weights, config, settings)
     else:
         _serve_by_processes(chosen, weights, places, config, settings)
-
-
-def _parse_processes(text: str) -> int | None:
-    """The number of processes for each device; None for auto."""
-    if text == "auto":
-        return None
-    if not re.fullmatch(r"[1-9]\d?", text):
-        raise InputError(f"processes must be auto or a whole number 1..99, got {text!r}.")
-    return int(text)
 
 
 def _serve_by_processes(

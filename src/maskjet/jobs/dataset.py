@@ -27,7 +27,7 @@ def ray_dataset(
     workers: int | None = None,
     recursive: bool = False,
     seconds: float = 10.0,
-    images: int = 64,
+    images: int = 128,
     **settings: Any,
 ) -> ray.data.Dataset:
     """Detect on many files as a Ray dataset, for a pipeline of your own; writes no files.

@@ -37,7 +37,7 @@ class Job:
     """Whether sub-folders are searched."""
     seconds: float = 10.0
     """Shortest length of a video's segment."""
-    images: int = 64
+    images: int = 128
     """Most images of a segment."""
     verify: bool = False
     """Whether existing parts are read, and damaged ones made again."""

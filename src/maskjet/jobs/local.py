@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -150,9 +150,9 @@ class LocalWorkers:
 
 
 def choose_streams(places: Sequence[Place]) -> int:
-    """Default of segments per process at a time: `SEGMENTS_PER_GPU`, or on a CPU its share of the cores."""
+    """Default of segments per process at a time: a GPU's share of `SEGMENTS_PER_GPU`, or a CPU's of the cores."""
     if any(place.device != "cpu" for place in places):
-        return SEGMENTS_PER_GPU
+        return max(1, SEGMENTS_PER_GPU // max(Counter(place.device for place in places).values()))
     return max(1, len(os.sched_getaffinity(0)) // len(places))
 
 

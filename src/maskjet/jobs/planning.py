@@ -20,7 +20,7 @@ def plan(
     *,
     recursive: bool = False,
     seconds: float = 10.0,
-    images: int = 64,
+    images: int = 128,
     video_stream: int | None = None,
 ) -> Iterator[Segment]:
     """Cut sources into segments, in an order that depends on names alone.
