@@ -18,7 +18,7 @@ SEGMENTS_PER_GPU = 8
 busy. Each has two batches in flight, and an engine lends 16 slots. H200, 1080p: 1,706 frames/s; with four 1,313."""
 PROCESSES_BY_CORES = ((16, 4), (8, 2))
 """Most processes on one GPU, from so many cores for each GPU on, where `--processes auto` chooses; one where there are
-fewer cores. A job over 720p JPEGs: 1,341 images/s by one process, 3,199 by four (H100, 16 cores)."""
+fewer cores. A job over 720p JPEGs: 1,341 images/s by one process, 3,199 by four (benchmarks/images.md)."""
 _LEAST_FREE = 16 * 2**30  # bytes of GPU memory; with less there is one process
 _PROCESS_BYTES = 4 * 2**30  # kept free for each process, its CUDA context included
 _VISIBLE, _THREADS = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"
