@@ -38,11 +38,9 @@ def pick(detections: Instances, classes: Sequence[str] | None) -> Instances:
 
 
 def unite(detections: Instances, square: int = 1) -> Region:
-    """The union of all masks; a detection without a mask, or with an empty one, counts with its box.
+    """The union of all masks, in squares with a side of so many pixels, of which any is inside.
 
-    Args:
-        detections: Instances of the image.
-        square: Side of the region's squares in pixels; one is inside if any of its pixels is.
+    A detection without a mask, or with an empty one, counts with its box.
 
     Raises:
         InputError: A mask is malformed, or a box that counts is not finite.

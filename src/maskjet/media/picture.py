@@ -46,10 +46,7 @@ class Picture:
         """uint8 [H, W, 3], RGB, on the host; equal to swscale's for the same frame from a decoder on the CPU.
 
         From a GPU it comes as it is, half as many bytes as RGB has, and the CPU converts it: in few calls, as each
-        takes the interpreter's lock. The thread sleeps while it waits for the GPU.
-
-        Args:
-            out: Contiguous array of this kind, which is overwritten; None for a new one.
+        takes the interpreter's lock. The thread sleeps while it waits for the GPU. `out`, contiguous, is overwritten.
         """
         memory = self.memory.contiguous() if self.memory.device.type == "cpu" else _download(self.memory)
         (height, width), planes = self.size_hw, memory.numpy()
