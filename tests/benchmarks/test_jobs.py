@@ -20,7 +20,7 @@ def test_a_tree_is_planned(tmp_path, capsys):
     jobs_planning.main(str(tmp_path / "tree"), str(tmp_path / "out"))
     found = json.loads(capsys.readouterr().out)
     assert found["files"] == 1_234
-    assert 1_234 / 64 <= found["segments"] == len((tmp_path / "out" / "segments.jsonl").read_text().splitlines())
+    assert 1_234 / 128 <= found["segments"] == len((tmp_path / "out" / "segments.jsonl").read_text().splitlines())
     assert 0 < found["rss_before_mib"] <= found["rss_mib"]
 
 
