@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
@@ -12,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from maskjet.errors import InputError, MaskjetError
-from maskjet.serve import docs_page, health, live, metrics, problems, source_routes, v1, v2
+from maskjet.serve import docs_page, health, live, metrics, problems, source_routes, v1, v2, v2_grpc
 from maskjet.serve.guard import Guard
 from maskjet.serve.metrics import RequestCounter
 from maskjet.serve.page import page_router
@@ -20,6 +21,7 @@ from maskjet.serve.service import Service
 from maskjet.serve.settings import Settings
 from maskjet.serve.siblings import Siblings
 from maskjet.serve.sources import Sources
+from maskjet.serve.v2_regions import Regions
 from maskjet.version import __version__
 
 if TYPE_CHECKING:
@@ -27,7 +29,10 @@ if TYPE_CHECKING:
 
 
 def create_app(
-    models: Mapping[str, Model], settings: Settings | None = None, siblings: Siblings | None = None
+    models: Mapping[str, Model],
+    settings: Settings | None = None,
+    siblings: Siblings | None = None,
+    shared: Path | None = None,
 ) -> FastAPI:
     """Make the application that serves loaded models; its state is `app.state.service`.
 
@@ -37,6 +42,7 @@ def create_app(
         models: Models by name, at least one; the first one serves requests that name none.
         settings: Limits and the token; None for the defaults.
         siblings: The workers of a service of several processes; None for one process.
+        shared: A folder for files that all of them share; None for one process.
 
     Raises:
         InputError: There is no model.
@@ -44,14 +50,15 @@ def create_app(
     if not models:
         raise InputError("models must have at least one model, got none.")
     service = Service(models, settings or Settings())
-    sources = Sources(service)
+    sources, regions = Sources(service), Regions(service.settings, next(iter(models.values())).report().device, shared)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.start()
         try:
             sources.start()
-            yield
+            async with v2_grpc.serving(service, regions, is_shared=siblings is not None):
+                yield
         finally:
             await sources.aclose()
             await service.aclose()
@@ -66,6 +73,7 @@ def create_app(
         redoc_url=None,
     )
     app.state.service, app.state.sources, app.state.siblings = service, sources, siblings
+    app.state.regions = regions
     for router in (
         v1.router,
         v2.router,

@@ -1,0 +1,288 @@
+"""The Open Inference Protocol over gRPC, in the process' own event loop; requests are those of `v2`.
+
+Every method is served as one of streams, which is the same on the wire: so a client is refused before its message is
+read, and few messages are read at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, get_args
+
+from starlette.datastructures import Headers
+
+from maskjet.errors import InputError, UnsupportedError
+from maskjet.serve import problems, v2, v2_codec
+from maskjet.serve.dispatcher import Dispatcher
+from maskjet.serve.guard import AccessControl
+from maskjet.serve.service import Service
+from maskjet.serve.settings import Settings
+from maskjet.serve.v2_messages import SERVICE, messages
+from maskjet.serve.v2_regions import Kind, Regions
+
+if TYPE_CHECKING:
+    from maskjet.detections import Detections
+
+_INFER, _STREAM = "ModelInfer", "ModelStreamInfer"
+_HEAD_BYTES = 2**16  # of a message without its image, as protobuf takes up to a hundred bytes of memory for two
+_FIELDS = range(0x0A, 0x3B, 8)  # tags of a ModelInferRequest's fields, 1 to 7, which all have a length
+_RAW_INPUT = _FIELDS[-1]
+_AGE_MS = 300_000  # after which a client connects anew, maybe to another process
+_CODES = {
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    408: "DEADLINE_EXCEEDED",
+    409: "ALREADY_EXISTS",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+
+
+@asynccontextmanager
+async def serving(service: Service, regions: Regions, *, is_shared: bool) -> AsyncIterator[None]:
+    """Serve gRPC while the context lasts, if the settings have a port for it; the service fails if it can't.
+
+    Args:
+        service: The service; its WebSockets' end is that of calls, too.
+        regions: The shared memory that requests may name.
+        is_shared: Whether other processes of the service listen on the same port.
+    """
+    settings = service.settings
+    if settings.grpc_port is None:
+        yield
+        return
+    settings.check_exposure()
+    methods = _Methods(service, regions)
+    from grpc import aio
+
+    server = aio.server(options=_options(settings, is_shared), maximum_concurrent_rpcs=settings.connections)
+    server.add_generic_rpc_handlers((methods,))  # type: ignore[arg-type]
+    host = settings.host.strip("[]")
+    address = f"[{host}]:{settings.grpc_port}" if ":" in host else f"{host}:{settings.grpc_port}"
+    try:
+        server.add_insecure_port(address)
+        await server.start()
+    except RuntimeError:
+        service.failed(UnsupportedError(f"grpc_port must be free to listen on, {address} can't be used."))
+    ending = asyncio.create_task(_end(server, service))
+    service.streams.add(ending)
+    try:
+        yield
+    finally:
+        service.ending.set()
+        await ending
+
+
+async def _end(server: Any, service: Service) -> None:
+    await service.ending.wait()
+    await server.stop(service.settings.drain_s)
+
+
+def _options(settings: Settings, is_shared: bool) -> list[tuple[str, int]]:
+    return [
+        ("grpc.so_reuseport", int(is_shared)),
+        ("grpc.max_receive_message_length", settings.body_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", settings.queue),
+        ("grpc.max_allowed_incoming_connections", settings.connections),
+        ("grpc.max_connection_age_ms", _AGE_MS),
+        ("grpc.max_connection_idle_ms", round(1e3 * settings.idle_s)),
+        ("grpc.server_handshake_timeout_ms", round(1e3 * settings.header_s)),
+        ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small message may be a large one compressed
+    ]
+
+
+class _Methods:
+    """Finds the handlers of calls, as a `grpc.GenericRpcHandler`."""
+
+    def __init__(self, service: Service, regions: Regions) -> None:
+        self._service, self._regions, self._settings = service, regions, service.settings
+        self._messages, self._streams = messages(), 0
+        self._receiving = asyncio.Semaphore(max(1, self._settings.memory_bytes // self._settings.body_bytes))
+        self._access = AccessControl(self._settings)
+        self._answers: dict[str, Callable[[Any], dict[str, Any]]] = {
+            "ServerLive": lambda _: {"live": service.failure is None},
+            "ServerReady": lambda _: {"ready": service.is_ready},
+            "ServerMetadata": lambda _: v2.SERVER,
+            "ModelReady": lambda asked: {"ready": bool(self._find(asked)) and service.is_ready},
+            "ModelMetadata": lambda asked: v2.describe(self._find(asked)),
+        }
+        for kind in get_args(Kind):
+            name = f"{kind.title()}SharedMemory"
+            self._answers[f"{name}Status"] = partial(self._region_status, kind)
+            self._answers[f"{name}Register"] = partial(self._register_region, kind)
+            self._answers[f"{name}Unregister"] = partial(self._unregister_region, kind)
+
+    def service(self, details: Any) -> Any:
+        """The handler of a call; None if there is no such method."""
+        import grpc
+
+        name = details.method.removeprefix(f"/{SERVICE}/")
+        if name not in (*self._answers, _INFER, _STREAM):
+            return None
+
+        async def run(_: Any, context: Any) -> None:
+            outcome = "gone"
+            try:
+                self._check(name, dict(details.invocation_metadata))
+                await (self._stream(context) if name == _STREAM else self._answer(name, context))
+                outcome = "200"
+            except Exception as error:
+                problem = problems.to_problem(error)
+                outcome = str(problem.status)
+                code = getattr(grpc.StatusCode, _CODES.get(problem.status, "INVALID_ARGUMENT"))
+                await context.abort(code, problem.detail)
+            finally:
+                self._service.metrics.requests.labels(f"grpc {name}", outcome).inc()
+
+        return grpc.stream_stream_rpc_method_handler(run)
+
+    def _check(self, name: str, metadata: Mapping[str, Any]) -> None:
+        """Refuse a call before its message is read; without a token the port is on loopback, or `insecure`."""
+        if name in ("ServerLive", "ServerReady"):
+            return
+        if self._service.is_closed:
+            raise problems.unavailable("The service is shutting down.")
+        if self._settings.token is not None:
+            given = Headers({"authorization": str(metadata.get("authorization", ""))})
+            self._access.check({}, given, is_open=False)
+
+    async def _answer(self, name: str, context: Any) -> None:
+        try:
+            async with asyncio.timeout(self._settings.body_s), self._receiving:
+                data = await context.read()
+        except TimeoutError:
+            raise problems.ProblemError(408, "too-slow", "The message must come in time, it did not.") from None
+        if not isinstance(data, bytes):
+            raise problems.bad_request("A call must have a message, it has none.")
+        if name == _INFER:
+            answer = await self._infer(data)
+        else:
+            asked = self._parse(f"{name}Request", data)
+            fields = await self._service.in_thread(self._answers[name], asked)
+            answer = getattr(self._messages, f"{name}Response")(**fields)
+        await context.write(answer.SerializeToString())
+
+    async def _stream(self, context: Any) -> None:
+        """Answer the requests of a stream, one after the other, until either side ends it."""
+        if self._streams >= self._settings.streams:
+            raise problems.busy(f"The service has {self._settings.streams} streams; try again later.")
+        self._streams += 1
+        ending = asyncio.create_task(self._service.ending.wait())
+        try:
+            while True:
+                reading = asyncio.create_task(context.read())
+                either = {reading, ending}
+                await asyncio.wait(either, timeout=self._settings.idle_s, return_when=asyncio.FIRST_COMPLETED)
+                if not reading.done() or not isinstance(data := reading.result(), bytes):
+                    reading.cancel()
+                    return
+                try:
+                    fields: dict[str, Any] = {"infer_response": await self._infer(data)}
+                except Exception as error:
+                    fields = {"error_message": problems.to_problem(error).detail}
+                await context.write(self._messages.ModelStreamInferResponse(**fields).SerializeToString())
+        finally:
+            self._streams -= 1
+            ending.cancel()
+
+    async def _infer(self, data: bytes) -> Any:
+        with self._service.memory.reserve() as reservation:
+            reservation.take(len(data))
+            head, contents = _split(data)
+            asked = self._parse("ModelInferRequest", head)
+            inference = v2.Inference(self._service, self._regions, asked.model_name, asked.model_version or v2.VERSION)
+            inference.dispatcher.check_room()
+            return await inference.run(_state(asked, contents), contents, self._write)
+
+    def _write(
+        self, found: Sequence[Detections], identity: str | None, outputs: Sequence[Any], model: str, version: str
+    ) -> Any:
+        tensors, values = [], []
+        for spec, _ in outputs:
+            some, shape = v2_codec.collect(found, spec)
+            tensors.append({"name": spec.name, "datatype": spec.datatype, "shape": shape})
+            values.append(v2_codec.to_bytes(some))
+        return self._messages.ModelInferResponse(
+            model_name=model, model_version=version, id=identity, outputs=tensors, raw_output_contents=values
+        )
+
+    def _parse(self, kind: str, data: bytes) -> Any:
+        from google.protobuf.message import DecodeError
+
+        try:
+            if len(data) <= _HEAD_BYTES:
+                return getattr(self._messages, kind).FromString(data)
+        except DecodeError:
+            pass
+        raise problems.bad_request(
+            f"The message must be a {kind} of at most {_HEAD_BYTES:,} bytes without raw_input_contents, it is not."
+        )
+
+    def _find(self, asked: Any) -> Dispatcher:
+        return v2.find(self._service, asked.name, asked.version or v2.VERSION)
+
+    def _region_status(self, kind: Kind, asked: Any) -> dict[str, Any]:
+        return {"regions": [{"key": each["name"], "value": each} for each in self._regions.status(kind, asked.name)]}
+
+    def _register_region(self, kind: Kind, asked: Any) -> dict[str, Any]:
+        self._regions.register(kind, {field.name: getattr(asked, field.name) for field in asked.DESCRIPTOR.fields})
+        return {}
+
+    def _unregister_region(self, kind: Kind, asked: Any) -> dict[str, Any]:
+        self._regions.unregister(kind, asked.name)
+        return {}
+
+
+def _split(data: bytes) -> tuple[bytes, memoryview]:
+    """A ModelInferRequest without its raw_input_contents; and these, which protobuf would copy.
+
+    Raises:
+        InputError: It is no such message, or has several of them.
+    """
+    head, contents, at = bytearray(), None, 0
+    while at < len(data) and len(head) <= _HEAD_BYTES:
+        start, size, is_whole = at, 0, False
+        for shift in range(5):  # a tag of one byte, then a length of up to five
+            if is_whole or at + 1 >= len(data):
+                break
+            at += 1
+            size |= (data[at] & 127) << 7 * shift
+            is_whole = data[at] < 128
+        at += 1 + size
+        is_raw = data[start] == _RAW_INPUT
+        if not is_whole or data[start] not in _FIELDS or at > len(data) or (is_raw and contents is not None):
+            raise InputError("The message must be a ModelInferRequest with one of raw_input_contents, it is not.")
+        if is_raw:
+            contents = memoryview(data)[at - size : at]
+        else:
+            head += data[start:at]
+    return bytes(head), memoryview(b"") if contents is None else contents
+
+
+def _state(asked: Any, contents: memoryview) -> dict[str, Any]:
+    """What a message states, as the JSON of HTTP would."""
+    return {
+        "id": asked.id or None,
+        "parameters": _parameters(asked),
+        "inputs": [
+            {
+                "name": one.name,
+                "datatype": one.datatype,
+                "shape": list(one.shape),
+                "parameters": {**_parameters(one), **({"binary_data_size": len(contents)} if contents else {})},
+            }
+            for one in asked.inputs
+        ],
+        "outputs": [{"name": one.name, "parameters": _parameters(one)} for one in asked.outputs],
+    }
+
+
+def _parameters(stated: Any) -> dict[str, Any]:
+    return {one.key: getattr(one.value, one.value.WhichOneof("choice") or "bool_param") for one in stated.parameters}

@@ -1,0 +1,196 @@
+"""Regions of shared memory that clients on this machine have registered: frames are read there, not sent.
+
+Registrations are in a database that all processes of the service share. So each of them knows a region before its
+registration is answered, also one that is started again.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import sqlite3
+import stat
+import threading
+import weakref
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field
+
+from maskjet.errors import InputError, explain
+from maskjet.serve import problems
+from maskjet.serve.settings import Settings
+from maskjet.serve.v2_json import Fields, read, show
+
+if TYPE_CHECKING:
+    import torch
+
+    from maskjet.serve.v2_cuda import CudaMemory
+
+MOST = 64
+"""Most regions of a service."""
+_SHARED = Path("/dev/shm")
+_Name = Annotated[str, Field(min_length=1, max_length=256)]
+_Size = Annotated[int, Field(ge=1, lt=2**62)]
+
+
+class SystemRegion(Fields):
+    """Memory that `shm_open` has made."""
+
+    name: _Name
+    key: Annotated[str, Field(pattern=r"^/?[A-Za-z0-9_-]{1,250}$")]
+    offset: int = Field(0, ge=0, lt=2**62)
+    byte_size: _Size
+
+
+def _to_text(handle: Any) -> Any:
+    """A handle as text, from the bytes of gRPC or the object of JSON."""
+    if isinstance(handle, bytes):
+        return base64.b64encode(handle).decode()
+    return handle.get("b64") if isinstance(handle, dict) else handle
+
+
+class CudaRegion(Fields):
+    """A GPU's memory: base64 of its cudaIpcMemHandle_t, and the client's number of the GPU."""
+
+    name: _Name
+    raw_handle: Annotated[str, Field(pattern="^[A-Za-z0-9+/]{86}==$"), BeforeValidator(_to_text)]
+    device_id: int = Field(ge=0, lt=2**31)
+    byte_size: _Size
+
+
+_KINDS: dict[str, type[SystemRegion | CudaRegion]] = {"system": SystemRegion, "cuda": CudaRegion}
+Kind = Literal["system", "cuda"]
+
+
+class Regions:
+    """The regions of a service, as one of its processes reads them; for several threads.
+
+    Args:
+        settings: Where neither a token nor loopback protects the service, regions are refused.
+        device: Where the process' models run, "cpu" or "cuda:N" first.
+        folder: Folder of the service's processes, which has the registrations; None for one process.
+    """
+
+    def __init__(self, settings: Settings, device: str, folder: Path | None) -> None:
+        self._is_allowed = settings.token is not None or not settings.insecure
+        self._device, self._folder = device.partition(" ")[0], folder
+        self._lock = threading.Lock()
+        self._opened: dict[int, _SystemMemory | CudaMemory] = {}  # by number, which no other registration gets
+
+    def register(self, kind: Kind, fields: dict[str, Any]) -> None:
+        """Register a region whose memory can be read.
+
+        Args:
+            kind: Its kind.
+            fields: Those of `SystemRegion` or `CudaRegion`.
+
+        Raises:
+            ProblemError: 403, anybody may reach the service; 409, the name is taken, or there are `MOST` regions.
+            InputError: A field is invalid, or there is no such memory.
+        """
+        region = read(_KINDS[kind], fields)
+        if not self._is_allowed:
+            raise problems.ProblemError(
+                403, "needs-token", "Shared memory is read only for this machine or for a token: set MASKJET_TOKEN."
+            )
+        self._open(region)
+        added = self._ask(
+            f"INSERT OR IGNORE INTO regions (name, kind, fields) SELECT ?, ?, ? WHERE (SELECT count(*) FROM regions) < "
+            f"{MOST} RETURNING number",
+            *(region.name, kind, region.model_dump_json()),
+        )
+        if not added:
+            raise problems.ProblemError(
+                409,
+                "name-taken",
+                f"name must be new, and one of at most {MOST}, got {show(region.name)}: unregister some.",
+            )
+
+    def unregister(self, kind: Kind, name: str = "") -> None:
+        """Forget the region of this name, or all of this kind for an empty one; requests under way still read them."""
+        self._ask("DELETE FROM regions WHERE kind = ? AND ? IN ('', name)", kind, name)
+
+    def status(self, kind: Kind, name: str = "") -> list[dict[str, Any]]:
+        """The region of this name, or all of this kind for an empty one.
+
+        Raises:
+            ProblemError: 404, there is no such region.
+        """
+        found = self._ask("SELECT fields FROM regions WHERE kind = ? AND ? IN ('', name)", kind, name)
+        if name and not found:
+            raise problems.ProblemError(404, "no-such-region", f"name must be a registered region's, got {show(name)}.")
+        return [_KINDS[kind].model_validate_json(text).model_dump(exclude={"raw_handle"}) for (text,) in found]
+
+    def read(self, name: str, offset: int, size: int) -> NDArray[np.uint8] | torch.Tensor:
+        """Read from a region: a copy of system memory, or a GPU's memory in place; uint8 [size].
+
+        Raises:
+            InputError: There is no such region, or it has fewer bytes.
+        """
+        found = self._ask("SELECT number, kind, fields FROM regions WHERE name = ?", name)
+        if not found:
+            raise InputError(f"shared_memory_region must be registered, got {show(name)}.")
+        ((number, kind, text),) = found
+        with self._lock:
+            memory = self._opened.get(number)
+            if memory is None:
+                registered = {each for (each,) in self._ask("SELECT number FROM regions")}
+                self._opened = {each: kept for each, kept in self._opened.items() if each in registered}
+                memory = self._opened[number] = self._open(_KINDS[kind].model_validate_json(text))
+        most = memory.region.byte_size
+        if offset + size > most:
+            raise InputError(
+                f"shared_memory_byte_size must be within the {most:,} bytes of the region {show(name)}, got {size:,} "
+                f"behind {offset:,}."
+            )
+        return memory.read(offset, size)
+
+    def _open(self, region: SystemRegion | CudaRegion) -> _SystemMemory | CudaMemory:
+        if isinstance(region, SystemRegion):
+            return _SystemMemory(region)
+        from maskjet.serve.v2_cuda import CudaMemory  # PyTorch
+
+        return CudaMemory(region, self._device)
+
+    def _ask(self, query: str, *values: str) -> list[tuple[Any, ...]]:
+        return self._database.execute(query, values).fetchall()
+
+    @cached_property
+    def _database(self) -> sqlite3.Connection:
+        path = ":memory:" if self._folder is None else self._folder / "regions.sqlite"
+        database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        weakref.finalize(self, database.close)
+        database.execute(
+            "CREATE TABLE IF NOT EXISTS regions "
+            "(number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, kind TEXT, fields TEXT)"
+        )
+        return database
+
+
+class _SystemMemory:
+    """The system's shared memory, open to be read; never mapped, as a client that shortens it would end the process."""
+
+    def __init__(self, region: SystemRegion) -> None:
+        self.region = region
+        try:
+            self._file = os.open(_SHARED / region.key.removeprefix("/"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            raise InputError(f"key must be shared memory to read, got {show(region.key)}: {explain(error)}.") from error
+        weakref.finalize(self, os.close, self._file)
+        found = os.fstat(self._file)
+        if not stat.S_ISREG(found.st_mode) or region.offset + region.byte_size > found.st_size:
+            raise InputError(
+                f"byte_size must be within the {found.st_size:,} bytes of {show(region.key)}, got {region.byte_size:,} "
+                f"behind {region.offset:,}."
+            )
+
+    def read(self, offset: int, size: int) -> NDArray[np.uint8]:
+        """A copy of these bytes; raises InputError if the client has shortened the memory."""
+        values = np.empty(size, dtype=np.uint8)
+        if os.preadv(self._file, [values], self.region.offset + offset) != size:
+            raise InputError(f"The region {show(self.region.name)} must be as long as it was, it is shorter.")
+        return values

@@ -1,0 +1,202 @@
+"""Shared memory: what is registered is read by every process of the service, and nothing else is."""
+
+import os
+import secrets
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from maskjet.errors import InputError
+from maskjet.serve import Settings
+from maskjet.serve.problems import ProblemError
+from maskjet.serve.v2_codec import read_request
+from maskjet.serve.v2_regions import MOST, Regions
+from tests.serve.client import check_equal, encoded, serving
+
+http = pytest.importorskip("tritonclient.http", reason="tritonclient[http] is not installed", exc_type=ImportError)
+grpc = pytest.importorskip("tritonclient.grpc", reason="gRPC is not installed", exc_type=ImportError)
+SHARED = Path("/dev/shm")
+
+
+@contextmanager
+def shared(content):
+    """A file of shared memory, as `shm_open` makes it; its key."""
+    path = SHARED / f"maskjet-test-{secrets.token_hex(4)}"
+    path.write_bytes(content)
+    try:
+        yield path.name
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+def address(model):
+    with serving({"demo": model}, has_grpc=True) as address:
+        yield address
+
+
+@pytest.fixture(params=[http, grpc], ids=["http", "grpc"])
+def client(request, address):
+    module = request.param
+    with module.InferenceServerClient(address if module is http else address.grpc) as client:
+        client.module = module
+        yield client
+        client.unregister_system_shared_memory()
+
+
+def make_input(client, shape, datatype, *place):
+    tensor = client.module.InferInput("image", list(shape), datatype)
+    tensor.set_shared_memory(*place)
+    return tensor
+
+
+def names(status):
+    return [each["name"] for each in status] if isinstance(status, list) else sorted(status.regions)
+
+
+def test_images_are_read_where_the_client_put_them(client, model, street):
+    image = encoded(street, ".png")
+    files = len(image).to_bytes(4, "little") + image
+    with shared(bytes(7) + street.tobytes() + files) as key:
+        client.register_system_shared_memory("frames", f"/{key}", street.nbytes + len(files), offset=7)
+        found = [model.predict(street)]
+        pixels = make_input(client, street.shape, "UINT8", "frames", street.nbytes)
+        check_equal(client.infer("demo", [pixels]), found)
+        file = make_input(client, [1], "BYTES", "frames", len(files), street.nbytes)
+        check_equal(client.infer("demo", [file]), found)
+        (SHARED / key).write_bytes(bytes(7) + street[::-1].tobytes() + files)  # the next frame, in its place
+        check_equal(client.infer("demo", [pixels]), [model.predict(np.ascontiguousarray(street[::-1]))])
+        os.truncate(SHARED / key, 1000)  # a mapping of it would now end the process
+        with pytest.raises(http.InferenceServerException, match="must be as long as it was"):
+            client.infer("demo", [pixels])
+
+
+def test_regions_are_listed_and_forgotten(client, street):
+    with shared(bytes(100)) as key:
+        client.register_system_shared_memory("a", key, 50, offset=50)
+        client.register_system_shared_memory("b", key, 100)
+        with pytest.raises(http.InferenceServerException, match=r"name must be new, .* got 'a'") as caught:
+            client.register_system_shared_memory("a", key, 100)
+        assert caught.value.status() in ("409", "StatusCode.ALREADY_EXISTS")
+        status = client.get_system_shared_memory_status()
+        assert names(status) == ["a", "b"]
+        assert names(client.get_system_shared_memory_status("b")) == ["b"]
+        first = status[0] if isinstance(status, list) else status.regions["a"]
+        told = first if isinstance(first, dict) else {field.name: value for field, value in first.ListFields()}
+        assert told == {"name": "a", "key": key, "offset": 50, "byte_size": 50}
+        assert names(client.get_cuda_shared_memory_status()) == []
+        client.unregister_cuda_shared_memory()
+        client.unregister_system_shared_memory("a")
+        client.unregister_system_shared_memory("a")  # as Triton does
+        assert names(client.get_system_shared_memory_status()) == ["b"]
+        with pytest.raises(http.InferenceServerException, match="name must be a registered region's, got 'a'"):
+            client.get_system_shared_memory_status("a")
+        with pytest.raises(http.InferenceServerException, match="shared_memory_region must be registered, got 'a'"):
+            client.infer("demo", [make_input(client, street.shape, "UINT8", "a", street.nbytes)])
+        with pytest.raises(
+            http.InferenceServerException, match="must be within the 100 bytes of the region 'b', got 1"
+        ):
+            client.infer("demo", [make_input(client, street.shape, "UINT8", "b", street.nbytes)])
+        with pytest.raises(http.InferenceServerException, match="must be in system shared memory"):
+            client.register_cuda_shared_memory("c", b"A" * 86 + b"==", 0, 100)
+
+
+@pytest.fixture
+def regions():
+    return Regions(Settings(), "cpu", None)
+
+
+def system(key, size=1, **more):
+    return {"name": "a", "key": key, "byte_size": size, **more}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (system("../etc/passwd"), "key must match pattern"),
+        (system("a/b"), "key must match pattern"),
+        (system("/.."), "key must match pattern"),
+        (system("a\n"), "key must match pattern"),
+        (system("x" * 251), "key must match pattern"),
+        (system("maskjet-test-nothing"), "key must be shared memory to read, got .*: No such file"),
+        (system("a", 0), "byte_size must be greater than or equal to 1"),
+        (system("a", 2**62), "byte_size must be less than"),
+        (system("a", offset=-1), "offset must be greater than or equal to 0"),
+        (system("a", True), "byte_size must be a valid integer, got true"),
+        ({**system("a"), "name": ""}, "name must have at least 1 character"),
+        ({**system("a"), "name": "x" * 257}, "name must have at most 256 characters"),
+        ({"name": "a"}, "key must be given"),
+    ],
+)
+def test_wrong_regions_are_refused(regions, fields, message):
+    with pytest.raises(InputError, match=message):
+        regions.register("system", fields)
+    assert regions.status("system") == []
+
+
+def test_only_shared_memory_that_is_there_is_opened(regions, tmp_path):
+    with shared(bytes(10)) as key:
+        for size, offset in ((11, 0), (10, 1), (1, 10), (2**61, 2**61)):
+            with pytest.raises(InputError, match="byte_size must be within the 10 bytes"):
+                regions.register("system", system(key, size, offset=offset))
+        path = SHARED / key
+        path.unlink()
+        path.symlink_to(tmp_path / "secret")
+        (tmp_path / "secret").write_bytes(bytes(10))
+        with pytest.raises(InputError, match="key must be shared memory to read"):
+            regions.register("system", system(key))
+        path.unlink()
+        os.mkfifo(path)  # to open it would block
+        with pytest.raises(InputError, match="within the 0 bytes"):
+            regions.register("system", system(key))
+
+
+def test_every_process_knows_a_region_at_once(tmp_path):
+    first, second = (Regions(Settings(), "cpu", tmp_path) for _ in range(2))
+    with shared(b"abcdef") as key, shared(b"uvwxyz") as other:
+        first.register("system", system(key, 6))
+        assert second.read("a", 1, 3).tobytes() == b"bcd"
+        second.unregister("system", "a")
+        with pytest.raises(InputError, match="must be registered"):
+            first.read("a", 0, 1)
+        first.register("system", system(other, 6))
+        assert second.read("a", 1, 3).tobytes() == b"vwx"  # not the memory that had the name before
+        assert Regions(Settings(), "cpu", tmp_path).read("a", 5, 1).tobytes() == b"z"
+
+
+def test_files_are_closed_with_their_regions(regions):
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with shared(bytes(10)) as key:
+        for _ in range(3):
+            for number in range(MOST):
+                regions.register("system", {**system(key), "name": str(number)})
+                regions.read(str(number), 0, 1)
+            with pytest.raises(ProblemError, match=f"one of at most {MOST}"):
+                regions.register("system", {**system(key), "name": "another"})
+            regions.unregister("system")
+        regions.register("system", system(key))
+        regions.read("a", 0, 1)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2
+
+
+def test_a_service_open_to_all_reads_no_shared_memory():
+    with pytest.raises(ProblemError, match="set MASKJET_TOKEN") as caught:
+        Regions(Settings(host="0.0.0.0", insecure=True), "cpu", None).register("system", system("a"))
+    assert caught.value.status == 403
+    with pytest.raises(InputError, match="key must be shared memory"):
+        Regions(Settings(host="0.0.0.0", insecure=True, token="a"), "cpu", None).register("system", system("none-such"))
+
+
+def test_sizes_are_checked_before_a_region_is_read():
+    def read_region(*place):
+        pytest.fail(f"It was read: {place}.")
+
+    def state(shape, size, datatype="UINT8"):
+        place = {"shared_memory_region": "a", "shared_memory_byte_size": size}
+        return {"inputs": [{"name": "image", "datatype": datatype, "shape": shape, "parameters": place}]}
+
+    for fields in (state([1, 1, 3], 2), state([1, 1, 3], 2**62), state([9, 1, 1, 3], 27), state([101, 100, 3], 30_300)):
+        with pytest.raises((InputError, ProblemError)):
+            read_request(fields, memoryview(b""), read_region=read_region, most_images=8, most_pixels=10_000)
