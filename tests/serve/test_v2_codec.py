@@ -15,7 +15,9 @@ from hypothesis import example, given, settings
 from maskjet.errors import InputError
 from maskjet.serve.problems import ProblemError
 from maskjet.serve.tickets import Options
-from maskjet.serve.v2_codec import OUTPUTS, read_json_size, read_request, write_response
+from maskjet.serve.v2_codec import OUTPUTS, InferRequest, read_json_size, write_response
+from maskjet.serve.v2_images import read_images as read_given
+from maskjet.serve.v2_json import read as read_fields
 from tests.media.test_hostile_images import png_of
 from tests.serve.client import check_equal
 from tests.test_detections import some_detections
@@ -45,7 +47,8 @@ def read(body_and_header, **limits):
     """The request and its images."""
     body, header = body_and_header
     size = read_json_size(header, len(body))
-    return read_request(body[:size], memoryview(body)[size:], read_region=None, **{**LIMITS, **limits})
+    request = read_fields(InferRequest, body[:size])
+    return request, read_given(request.inputs[0], memoryview(body)[size:], None, **{**LIMITS, **limits})
 
 
 def read_images(body_and_header, **limits):

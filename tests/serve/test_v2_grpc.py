@@ -175,7 +175,7 @@ def test_calls_are_counted(client, address, scenes):
     before = count("ModelInfer", "200"), count("ModelInfer", "404")
     client.infer("demo", [make_input(scenes[0])])
     refused(client.infer, "other", [make_input(scenes[0])])
-    assert (count("ModelInfer", "200"), count("ModelInfer", "404")) == (before[0] + 1, before[1] + 1)
+    until(lambda: (count("ModelInfer", "200"), count("ModelInfer", "404")) == (before[0] + 1, before[1] + 1))
 
 
 def test_a_missing_package_is_told(monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 from maskjet.errors import InputError
 from maskjet.serve import Settings
 from maskjet.serve.problems import ProblemError
-from maskjet.serve.v2_codec import read_request
+from maskjet.serve.v2_images import ImageTensor, read_images
 from maskjet.serve.v2_regions import MOST, Regions
 from tests.serve.client import check_equal, encoded, serving
 
@@ -195,8 +195,8 @@ def test_sizes_are_checked_before_a_region_is_read():
 
     def state(shape, size, datatype="UINT8"):
         place = {"shared_memory_region": "a", "shared_memory_byte_size": size}
-        return {"inputs": [{"name": "image", "datatype": datatype, "shape": shape, "parameters": place}]}
+        return ImageTensor(name="image", datatype=datatype, shape=shape, parameters=place)
 
     for fields in (state([1, 1, 3], 2), state([1, 1, 3], 2**62), state([9, 1, 1, 3], 27), state([101, 100, 3], 30_300)):
         with pytest.raises((InputError, ProblemError)):
-            read_request(fields, memoryview(b""), read_region=read_region, most_images=8, most_pixels=10_000)
+            read_images(fields, memoryview(b""), read_region, most_images=8, most_pixels=10_000)

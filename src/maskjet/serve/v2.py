@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -17,10 +17,11 @@ from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import ConfigDict
 
-from maskjet.serve import bodies, problems, v2_codec, v2_schemas
+from maskjet.serve import bodies, problems, v1_schemas, v2_codec
 from maskjet.serve.clients import while_connected
 from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.service import Service
+from maskjet.serve.v2_images import read_images
 from maskjet.serve.v2_json import Fields, read
 from maskjet.serve.v2_regions import Kind, Regions
 from maskjet.version import __version__
@@ -41,23 +42,44 @@ _JSON_FACTOR = 8  # bytes of memory per byte of JSON, for its text and Python's 
 _BY_VERSION = ("/models/{model}", "/models/{model}/versions/{version}")
 _R = TypeVar("_R")
 
-router = APIRouter(prefix=problems.PROTOCOL, tags=["Open Inference Protocol"])
+
+def _errors(texts: Mapping[int | str, str]) -> v1_schemas.Responses:
+    schema = v1_schemas.object_of("error", error=v1_schemas.TEXT)
+    return {status: v1_schemas.answer(text, schema) for status, text in texts.items()}
 
 
-@router.get("", summary="The server's name, version and extensions", responses=v2_schemas.SERVER)
+_BODY = {
+    "application/json": {"schema": {"type": "object", "externalDocs": {"url": "https://kserve.github.io/website"}}},
+    "application/octet-stream": v1_schemas.BINARY,
+}
+_REQUEST = {
+    "required": True,
+    "description": "JSON; or JSON of which Inference-Header-Content-Length bytes are followed by the tensor's.",
+    "content": _BODY,
+}
+_INFER: v1_schemas.Responses = {
+    200: {"description": "The outputs; in the form of requests.", "content": _BODY},
+    **_errors({**v1_schemas.IMAGE_ERRORS, 415: "The body is compressed."}),
+}
+_STATE: v1_schemas.Responses = {200: {"description": "It is."}, 400: {"description": "It is not."}}
+_ERRORS = _errors({**v1_schemas.ERRORS, 404: "There is no such model, version or region."})
+router = APIRouter(prefix=problems.PROTOCOL, tags=["Open Inference Protocol"], responses=_ERRORS)
+
+
+@router.get("", summary="The server's name, version and extensions")
 async def describe_server() -> dict[str, Any]:
     """Metadata of the server."""
     return SERVER
 
 
-@router.get("/health/live", summary="Whether the server is alive", responses=v2_schemas.HEALTH)
+@router.get("/health/live", summary="Whether the server is alive", responses=_STATE)
 async def live(request: Request) -> Response:
     """200; or 400, as the protocol demands, when the device has failed and the process must be restarted."""
     service: Service = request.app.state.service
     return _answer_health({"live": service.failure is None})
 
 
-@router.get("/health/ready", summary="Whether all models are ready", responses=v2_schemas.HEALTH)
+@router.get("/health/ready", summary="Whether all models are ready", responses=_STATE)
 async def ready(request: Request) -> Response:
     """200; or 400, as the protocol demands, while the service warms up, shuts down or has failed."""
     service: Service = request.app.state.service
@@ -123,13 +145,13 @@ async def infer(
 
 
 for _path in _BY_VERSION:
-    router.get(_path, summary="A model's inputs and outputs", responses=v2_schemas.MODEL)(describe_model)
-    router.get(f"{_path}/ready", summary="Whether a model is ready", responses=v2_schemas.MODEL_HEALTH)(model_ready)
+    router.get(_path, summary="A model's inputs and outputs")(describe_model)
+    router.get(f"{_path}/ready", summary="Whether a model is ready", responses=_STATE)(model_ready)
     router.post(
         f"{_path}/infer",
         summary="Find things in an image, or in several",
-        openapi_extra={"requestBody": v2_schemas.REQUEST},
-        responses=v2_schemas.INFER,
+        openapi_extra={"requestBody": _REQUEST},
+        responses=_INFER,
         response_class=Response,
     )(infer)
 
@@ -138,8 +160,8 @@ class _Region(Fields):
     model_config = ConfigDict(extra="allow")  # checked by `Regions.register`
 
 
-@router.get("/{kind}sharedmemory/status", summary="Regions of shared memory", responses=v2_schemas.REGIONS)
-@router.get("/{kind}sharedmemory/region/{name}/status", summary="A region", responses=v2_schemas.REGIONS)
+@router.get("/{kind}sharedmemory/status", summary="Regions of shared memory")
+@router.get("/{kind}sharedmemory/region/{name}/status", summary="A region")
 async def region_status(request: Request, kind: Kind, name: str = "") -> list[dict[str, Any]]:
     """Regions with their sizes."""
     service: Service = request.app.state.service
@@ -147,7 +169,7 @@ async def region_status(request: Request, kind: Kind, name: str = "") -> list[di
     return found
 
 
-@router.post("/{kind}sharedmemory/region/{name}/register", summary="Add a region", responses=v2_schemas.REGIONS)
+@router.post("/{kind}sharedmemory/region/{name}/register", summary="Add a region")
 async def register_region(request: Request, kind: Kind, name: str) -> dict[str, Any]:
     """Register memory of this machine, which requests then name instead of sending the image."""
     fields = read(_Region, await bodies.read(request)).model_dump()
@@ -155,8 +177,8 @@ async def register_region(request: Request, kind: Kind, name: str) -> dict[str, 
     return {}
 
 
-@router.post("/{kind}sharedmemory/unregister", summary="Forget all regions", responses=v2_schemas.REGIONS)
-@router.post("/{kind}sharedmemory/region/{name}/unregister", summary="Forget it", responses=v2_schemas.REGIONS)
+@router.post("/{kind}sharedmemory/unregister", summary="Forget all regions")
+@router.post("/{kind}sharedmemory/region/{name}/unregister", summary="Forget it")
 async def unregister_region(request: Request, kind: Kind, name: str = "") -> dict[str, Any]:
     """Forget regions; the memory stays the client's."""
     await request.app.state.service.in_thread(request.app.state.regions.unregister, kind, name)
@@ -178,8 +200,8 @@ class Inference:
         """Answer the request.
 
         Args:
-            stated: See `v2_codec.read_request`.
-            binary: Likewise; memory for both is reserved already.
+            stated: Its JSON; or the same, from a message of gRPC. Memory for the whole request is reserved already.
+            binary: Bytes of the input; empty if they are elsewhere.
             write: Makes the answer in a thread; see `v2_codec.write_response`.
         """
         service, dispatcher, settings = self._service, self.dispatcher, self._service.settings
@@ -192,14 +214,11 @@ class Inference:
                 reservation.take(size)
                 return self._regions.read(name, offset, size)
 
-            request, images = await service.in_thread(
-                v2_codec.read_request,
-                stated,
-                binary,
-                read_region=read_region,
-                most_images=settings.parts,
-                most_pixels=settings.pixels,
-            )
+            def read_all() -> tuple[v2_codec.InferRequest, list[Any]]:
+                request, limits = read(v2_codec.InferRequest, stated), (settings.parts, settings.pixels)
+                return request, read_images(request.inputs[0], binary, read_region, *limits)
+
+            request, images = await service.in_thread(read_all)
         outputs = request.choose_outputs(_outputs(dispatcher))
         found = await self._predict(request, images, held)
         start = time.perf_counter()

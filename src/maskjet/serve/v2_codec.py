@@ -56,7 +56,7 @@ from maskjet.errors import InputError, suggest
 from maskjet.printing import sanitise
 from maskjet.serve import v2_images
 from maskjet.serve.tickets import Options
-from maskjet.serve.v2_json import Fields, read, show
+from maskjet.serve.v2_json import Fields, show
 
 _Text = Annotated[str, StringConstraints(max_length=2**10)]
 _Name = Annotated[_Text, StringConstraints(strip_whitespace=True)]
@@ -142,43 +142,10 @@ class InferRequest(Fields):
         return list(chosen.values())
 
 
-def read_request(
-    stated: bytes | dict[str, Any],
-    binary: memoryview,
-    *,
-    read_region: v2_images.ReadRegion,
-    most_images: int,
-    most_pixels: int,
-) -> tuple[InferRequest, list[Any]]:
-    """Read an inference request.
-
-    Args:
-        stated: Its JSON; or the same, from a message of gRPC.
-        binary: Bytes of the input; empty if they are elsewhere.
-        read_region: Reads an input in shared memory.
-        most_images: Most images of the request.
-        most_pixels: Most pixels of an image that is not encoded.
-
-    Returns:
-        The request, and its images, at least one: see `v2_images.read_images`.
-
-    Raises:
-        ProblemError: 413, there are more images, one has more pixels, or the JSON has too many values.
-        InputError: The request is malformed.
-    """
-    request = read(InferRequest, stated)
-    limits = {"most_images": most_images, "most_pixels": most_pixels}
-    return request, v2_images.read_images(request.inputs[0], binary, read_region, **limits)
-
-
 def write_response(
-    found: Sequence[Detections],
-    identity: str | None,
-    outputs: Sequence[tuple[TensorSpec, bool]],
-    model: str,
-    version: str,
+    found: Sequence[Detections], identity: str | None, outputs: Sequence[Output], model: str, version: str
 ) -> tuple[bytes, int | None]:
-    """Write the body of the response to a request of HTTP.
+    """Write the body of the response of HTTP.
 
     Args:
         found: The detections of each of the request's images.

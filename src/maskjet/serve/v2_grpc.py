@@ -31,17 +31,9 @@ _HEAD_BYTES = 2**16  # of a message without its image, as protobuf takes up to a
 _FIELDS = range(0x0A, 0x3B, 8)  # tags of a ModelInferRequest's fields, 1 to 7, which all have a length
 _RAW_INPUT = _FIELDS[-1]
 _AGE_MS = 300_000  # after which a client connects anew, maybe to another process
-_CODES = {
-    401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED",
-    404: "NOT_FOUND",
-    408: "DEADLINE_EXCEEDED",
-    409: "ALREADY_EXISTS",
-    429: "RESOURCE_EXHAUSTED",
-    500: "INTERNAL",
-    503: "UNAVAILABLE",
-    504: "DEADLINE_EXCEEDED",
-}
+_CODES = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 409: "ALREADY_EXISTS"}
+_CODES |= {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE"}
+_CODES |= dict.fromkeys((408, 504), "DEADLINE_EXCEEDED")
 
 
 @asynccontextmanager
@@ -106,7 +98,7 @@ class _Methods:
         self._messages, self._streams = messages(), 0
         self._receiving = asyncio.Semaphore(max(1, self._settings.memory_bytes // self._settings.body_bytes))
         self._access = AccessControl(self._settings)
-        self._answers: dict[str, Callable[[Any], dict[str, Any]]] = {
+        self._answers: dict[str, Callable[[Any], Any]] = {
             "ServerLive": lambda _: {"live": service.failure is None},
             "ServerReady": lambda _: {"ready": service.is_ready},
             "ServerMetadata": lambda _: v2.SERVER,
@@ -115,9 +107,11 @@ class _Methods:
         }
         for kind in get_args(Kind):
             name = f"{kind.title()}SharedMemory"
-            self._answers[f"{name}Status"] = partial(self._region_status, kind)
-            self._answers[f"{name}Register"] = partial(self._register_region, kind)
-            self._answers[f"{name}Unregister"] = partial(self._unregister_region, kind)
+            self._answers |= {
+                f"{name}Status": partial(self._list_regions, kind),
+                f"{name}Register": lambda asked, kind=kind: regions.register(kind, _as_dict(asked)),
+                f"{name}Unregister": lambda asked, kind=kind: regions.unregister(kind, asked.name),
+            }
 
     def service(self, details: Any) -> Any:
         """The handler of a call; None if there is no such method."""
@@ -166,7 +160,7 @@ class _Methods:
         else:
             asked = self._parse(f"{name}Request", data)
             fields = await self._service.in_thread(self._answers[name], asked)
-            answer = getattr(self._messages, f"{name}Response")(**fields)
+            answer = getattr(self._messages, f"{name}Response")(**fields or {})
         await context.write(answer.SerializeToString())
 
     async def _stream(self, context: Any) -> None:
@@ -199,7 +193,11 @@ class _Methods:
             asked = self._parse("ModelInferRequest", head)
             inference = v2.Inference(self._service, self._regions, asked.model_name, asked.model_version or v2.VERSION)
             inference.dispatcher.check_room()
-            return await inference.run(_state(asked, contents), contents, self._write)
+            stated = _as_dict(asked)
+            if contents:
+                for one in stated["inputs"]:
+                    one["parameters"]["binary_data_size"] = len(contents)
+            return await inference.run({**stated, "id": asked.id or None}, contents, self._write)
 
     def _write(
         self, found: Sequence[Detections], identity: str | None, outputs: Sequence[Any], model: str, version: str
@@ -228,16 +226,8 @@ class _Methods:
     def _find(self, asked: Any) -> Dispatcher:
         return v2.find(self._service, asked.name, asked.version or v2.VERSION)
 
-    def _region_status(self, kind: Kind, asked: Any) -> dict[str, Any]:
+    def _list_regions(self, kind: Kind, asked: Any) -> dict[str, Any]:
         return {"regions": [{"key": each["name"], "value": each} for each in self._regions.status(kind, asked.name)]}
-
-    def _register_region(self, kind: Kind, asked: Any) -> dict[str, Any]:
-        self._regions.register(kind, {field.name: getattr(asked, field.name) for field in asked.DESCRIPTOR.fields})
-        return {}
-
-    def _unregister_region(self, kind: Kind, asked: Any) -> dict[str, Any]:
-        self._regions.unregister(kind, asked.name)
-        return {}
 
 
 def _split(data: bytes) -> tuple[bytes, memoryview]:
@@ -248,16 +238,15 @@ def _split(data: bytes) -> tuple[bytes, memoryview]:
     """
     head, contents, at = bytearray(), None, 0
     while at < len(data) and len(head) <= _HEAD_BYTES:
-        start, size, is_whole = at, 0, False
-        for shift in range(5):  # a tag of one byte, then a length of up to five
-            if is_whole or at + 1 >= len(data):
+        start, size = at, 0
+        for shift in range(0, 35, 7):  # a tag of one byte, then a length of up to five
+            at = min(at + 1, len(data) - 1)
+            size |= (data[at] & 127) << shift
+            if data[at] < 128:
                 break
-            at += 1
-            size |= (data[at] & 127) << 7 * shift
-            is_whole = data[at] < 128
         at += 1 + size
         is_raw = data[start] == _RAW_INPUT
-        if not is_whole or data[start] not in _FIELDS or at > len(data) or (is_raw and contents is not None):
+        if data[start] not in _FIELDS or at > len(data) or (is_raw and contents is not None):
             raise InputError("The message must be a ModelInferRequest with one of raw_input_contents, it is not.")
         if is_raw:
             contents = memoryview(data)[at - size : at]
@@ -266,23 +255,14 @@ def _split(data: bytes) -> tuple[bytes, memoryview]:
     return bytes(head), memoryview(b"") if contents is None else contents
 
 
-def _state(asked: Any, contents: memoryview) -> dict[str, Any]:
-    """What a message states, as the JSON of HTTP would."""
-    return {
-        "id": asked.id or None,
-        "parameters": _parameters(asked),
-        "inputs": [
-            {
-                "name": one.name,
-                "datatype": one.datatype,
-                "shape": list(one.shape),
-                "parameters": {**_parameters(one), **({"binary_data_size": len(contents)} if contents else {})},
-            }
-            for one in asked.inputs
-        ],
-        "outputs": [{"name": one.name, "parameters": _parameters(one)} for one in asked.outputs],
-    }
-
-
-def _parameters(stated: Any) -> dict[str, Any]:
-    return {one.key: getattr(one.value, one.value.WhichOneof("choice") or "bool_param") for one in stated.parameters}
+def _as_dict(stated: Any) -> dict[str, Any]:
+    """A message's fields by name, as the JSON of HTTP has them."""
+    fields = {}
+    for field in stated.DESCRIPTOR.fields:
+        value = getattr(stated, field.name)
+        if field.name == "parameters":
+            value = {one.key: getattr(one.value, one.value.WhichOneof("choice") or "bool_param") for one in value}
+        elif not isinstance(value, str | bytes | int):
+            value = [_as_dict(one) if field.message_type else one for one in value]
+        fields[field.name] = value
+    return fields

@@ -49,7 +49,7 @@ class ImageTensor(Fields):
 
 
 def read_images(
-    tensor: ImageTensor, binary: memoryview, read_region: ReadRegion, *, most_images: int, most_pixels: int
+    tensor: ImageTensor, binary: memoryview, read_region: ReadRegion, most_images: int, most_pixels: int
 ) -> list[Any]:
     """Read the images of the one input.
 

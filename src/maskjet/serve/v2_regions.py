@@ -7,34 +7,33 @@ registration is answered, also one that is started again.
 from __future__ import annotations
 
 import base64
+import ctypes
 import os
 import sqlite3
 import stat
 import threading
 import weakref
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
 from maskjet.errors import InputError, explain
+from maskjet.ops.gpu import capturing, on_device
 from maskjet.serve import problems
 from maskjet.serve.settings import Settings
 from maskjet.serve.v2_json import Fields, read, show
-
-if TYPE_CHECKING:
-    import torch
-
-    from maskjet.serve.v2_cuda import CudaMemory
 
 MOST = 64
 """Most regions of a service."""
 _SHARED = Path("/dev/shm")
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
 _Size = Annotated[int, Field(ge=1, lt=2**62)]
+_PEER_ACCESS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 
 
 class SystemRegion(Fields):
@@ -78,8 +77,8 @@ class Regions:
     def __init__(self, settings: Settings, device: str, folder: Path | None) -> None:
         self._is_allowed = settings.token is not None or not settings.insecure
         self._device, self._folder = device.partition(" ")[0], folder
-        self._lock = threading.Lock()
-        self._opened: dict[int, _SystemMemory | CudaMemory] = {}  # by number, which no other registration gets
+        self._lock = threading.RLock()
+        self._opened: dict[int, _SystemMemory | _CudaMemory] = {}  # by number, which no other registration gets
 
     def register(self, kind: Kind, fields: dict[str, Any]) -> None:
         """Register a region whose memory can be read.
@@ -149,15 +148,12 @@ class Regions:
             )
         return memory.read(offset, size)
 
-    def _open(self, region: SystemRegion | CudaRegion) -> _SystemMemory | CudaMemory:
-        if isinstance(region, SystemRegion):
-            return _SystemMemory(region)
-        from maskjet.serve.v2_cuda import CudaMemory  # PyTorch
-
-        return CudaMemory(region, self._device)
+    def _open(self, region: SystemRegion | CudaRegion) -> _SystemMemory | _CudaMemory:
+        return _SystemMemory(region) if isinstance(region, SystemRegion) else _CudaMemory(region, self._device)
 
     def _ask(self, query: str, *values: str) -> list[tuple[Any, ...]]:
-        return self._database.execute(query, values).fetchall()
+        with self._lock:
+            return self._database.execute(query, values).fetchall()
 
     @cached_property
     def _database(self) -> sqlite3.Connection:
@@ -194,3 +190,62 @@ class _SystemMemory:
         if os.preadv(self._file, [values], self.region.offset + offset) != size:
             raise InputError(f"The region {show(self.region.name)} must be as long as it was, it is shorter.")
         return values
+
+
+class _Handle(ctypes.Structure):
+    """CUipcMemHandle, which is cudaIpcMemHandle_t."""
+
+    _fields_ = (("reserved", ctypes.c_char * 64),)
+
+
+class _CudaMemory:
+    """Memory of another process on a GPU, open until the last tensor in it has gone.
+
+    Args:
+        region: The memory.
+        device: The GPU of the process' models, "cuda:N"; "cpu" is refused.
+
+    Raises:
+        InputError: It can't be opened, or has fewer bytes.
+    """
+
+    def __init__(self, region: CudaRegion, device: str) -> None:
+        self.region = region
+        if not device.startswith("cuda"):
+            raise InputError("A region must be in system shared memory, as this service computes on a CPU; got CUDA's.")
+        driver, pointer, begin, size = _load_driver(), *(ctypes.c_uint64() for _ in range(3))
+        handle = _Handle.from_buffer_copy(base64.b64decode(region.raw_handle))
+        with capturing, on_device(torch.device(device)):
+            torch.empty(1, device=device)  # a new thread has no context before
+            status = driver.cuIpcOpenMemHandle_v2(ctypes.byref(pointer), handle, _PEER_ACCESS)
+            if status:
+                raise InputError(
+                    "raw_handle must be of another process's memory on a GPU of this service, which can't open it "
+                    f"(CUDA's error {status})."
+                )
+            weakref.finalize(self, _close, driver, pointer.value, device).atexit = False
+            status = driver.cuMemGetAddressRange_v2(ctypes.byref(begin), ctypes.byref(size), pointer)
+        left = begin.value + size.value - pointer.value
+        if status or region.byte_size > left:
+            raise InputError(f"byte_size must be at most the {left:,} bytes of the memory, got {region.byte_size:,}.")
+        address = {"data": (pointer.value, False), "shape": (region.byte_size,), "strides": None}
+        self.__cuda_array_interface__ = {**address, "typestr": "|u1", "version": 3}
+
+    def read(self, offset: int, size: int) -> torch.Tensor:
+        """These bytes, in place; the tensor keeps the memory open."""
+        return torch.as_tensor(self)[offset : offset + size]
+
+
+def _close(driver: Any, pointer: int, device: str) -> None:
+    with on_device(torch.device(device)):
+        driver.cuIpcCloseMemHandle(ctypes.c_uint64(pointer))
+
+
+@cache
+def _load_driver() -> Any:
+    driver: Any = ctypes.CDLL("libcuda.so.1")
+    pointer = ctypes.POINTER(ctypes.c_uint64)
+    driver.cuIpcOpenMemHandle_v2.argtypes = (pointer, _Handle, ctypes.c_uint)
+    driver.cuMemGetAddressRange_v2.argtypes = (pointer, pointer, ctypes.c_uint64)
+    driver.cuIpcCloseMemHandle.argtypes = (ctypes.c_uint64,)
+    return driver
