@@ -12,6 +12,7 @@ import asyncio
 import importlib
 import json
 import math
+import os
 import sys
 import time
 from collections import Counter
@@ -51,6 +52,8 @@ class Plan:
     """Requests per second of an open loop; None for a closed one."""
     count: int | None = None
     """Send this many requests instead, in a closed loop, all of them measured."""
+    is_asking: bool = False
+    """Whether each connection of a closed loop first asks which process it has reached, by /v1/status."""
 
 
 @dataclass
@@ -63,6 +66,8 @@ class Outcome:
     """Requests answered with 200 per measured second."""
     statuses: Counter[str] = field(default_factory=Counter)
     """All answers by HTTP status, and failures of connections by the exception's name."""
+    processes: Counter[str] = field(default_factory=Counter)
+    """Connections by the number of the process that they have reached."""
     late_ms: list[float] = field(default_factory=list)
     """How late each request of an open loop left, in milliseconds."""
     answers: dict[int, dict[bytes, int]] = field(default_factory=dict)
@@ -88,7 +93,8 @@ class Outcome:
         answers = {
             int(image): {body.encode(): times for body, times in known} for image, known in fields["answers"].items()
         }
-        return cls(**{**fields, "statuses": Counter(fields["statuses"]), "answers": answers})
+        counters = {name: Counter(fields[name]) for name in ("statuses", "processes")}
+        return cls(**{**fields, **counters, "answers": answers})
 
     def merge(self, other: Outcome) -> None:
         """Add the outcome of another process."""
@@ -96,6 +102,7 @@ class Outcome:
         self.late_ms += other.late_ms
         self.per_second += other.per_second
         self.statuses += other.statuses
+        self.processes += other.processes
         for image, known in other.answers.items():
             mine = self.answers.setdefault(image, {})
             for body, times in known.items():
@@ -226,6 +233,9 @@ class Load:
 
     async def _loop(self, connection: Connection, number: int) -> None:
         plan, image = self.plan, self.plan.first + number
+        if plan.is_asking:
+            _, body = await connection.ask(f"GET /v1/status HTTP/1.1\r\nHost: 127.0.0.1:{plan.port}\r\n\r\n".encode())
+            self.outcome.processes[str(json.loads(body).get("process", 0))] += 1
         while time.perf_counter() < self._end and (plan.count is None or self._sent < plan.count):
             self._sent += 1
             await self._send(connection, image % len(self._requests), time.perf_counter())
@@ -279,5 +289,12 @@ def run_here(plan: Plan) -> Outcome:
         return runner.run(Load(plan).run())
 
 
+def write_all(text: str) -> None:
+    """Write all to stdout, even where its reader has made it non-blocking and is slow."""
+    os.set_blocking(sys.stdout.fileno(), True)
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(run_here(Plan(**json.load(sys.stdin))).as_dict(), allow_nan=False))
+    write_all(json.dumps(run_here(Plan(**json.load(sys.stdin))).as_dict(), allow_nan=False))

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -49,7 +49,15 @@ def free_port() -> int:
 
 
 @contextmanager
-def started(name: str, module: Sequence[str], *, path: str, ready: str, is_form: bool = False) -> Iterator[Server]:
+def started(
+    name: str,
+    module: Sequence[str],
+    *,
+    path: str,
+    ready: str,
+    is_form: bool = False,
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[Server]:
     """Run a server until the block ends.
 
     Args:
@@ -58,6 +66,7 @@ def started(name: str, module: Sequence[str], *, path: str, ready: str, is_form:
         path: Path that images are posted to.
         ready: Path that answers with a status below 500 once it is ready.
         is_form: Whether images are sent as parts of a form.
+        variables: Environment variables for it, besides those of this process.
 
     Raises:
         UnsupportedError: It does not start; the message has its last line.
@@ -65,7 +74,10 @@ def started(name: str, module: Sequence[str], *, path: str, ready: str, is_form:
     port = free_port()
     command = [sys.executable, "-m", *module, "--port", str(port)]
     with TemporaryFile() as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        environment = {**os.environ, **(variables or {})}
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=environment
+        )
         try:
             _wait(process, port, ready, lambda: _last_line(log), name)
             yield Server(name, port, process.pid, path, is_form)

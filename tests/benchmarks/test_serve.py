@@ -4,6 +4,9 @@ import asyncio
 import contextlib
 import json
 import os
+import select
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -11,7 +14,9 @@ import pytest
 from benchmarks import serve_soak
 from benchmarks.serve_load import Load, Outcome, Plan, parse_head
 from benchmarks.serve_report import agree, sum_up
+from benchmarks.serve_sharing import unevenness
 from benchmarks.trend import trend
+from tests.waiting import until
 
 SIZE_HW = (4, 4)
 FOUND = {"class_id": 0, "class_name": "car", "confidence": 0.75, "xyxy": [0.0, 0.0, 2.0, 2.0]}
@@ -119,6 +124,25 @@ def count_bytes(lengths):
     return answer
 
 
+def test_connections_are_counted_by_the_process_that_they_reach(files):
+    numbers = iter(range(100))
+
+    async def answer(reader, writer):
+        number = next(numbers)
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                text = b'{"process": %d}' % (number % 3 // 2) if head.startswith(b"GET /v1/status ") else b"1"
+                if b"ontent-length: 10" in head.lower():
+                    await reader.readexactly(10)
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
+        writer.close()
+
+    outcome = load(answer, files=files[:1], count=8, clients=4, is_asking=True)
+    assert outcome.processes == {"0": 3, "1": 1}
+    assert unevenness(outcome, 2) == 1.5
+
+
 def test_a_number_of_requests_rotates_the_images(files):
     outcome = load(count_bytes(lengths := []), files=files, count=6)
     assert lengths == [10, 2000, 30] * 2
@@ -150,6 +174,18 @@ def test_a_kept_connection_may_end_between_requests(files, answers_new_ones):
     statuses = load(answer, files=files, count=4).statuses
     assert statuses == ({"200": 4} if answers_new_ones else {"200": 1, "EOFError": 3})
     assert len(opened) >= 4
+
+
+def test_a_result_is_whole_though_its_reader_is_slow():
+    text = "x" * 300_000
+    program = f"from benchmarks.serve_load import write_all; write_all('x' * {len(text)})"
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)  # as some programs leave it
+    with subprocess.Popen([sys.executable, "-c", program], stdout=writing) as process, os.fdopen(reading) as file:
+        os.close(writing)
+        until(lambda: select.select([file], [], [], 0)[0])
+        assert file.read() == text
+    assert process.returncode == 0
 
 
 @pytest.mark.slow

@@ -1,16 +1,15 @@
-"""Between the processes of a service: measurements of all in one text, and messages."""
+"""Between the processes of a service: measurements of all in one text, shared memory, and who is one of them."""
 
-import asyncio
 import math
+import os
 from types import SimpleNamespace
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from maskjet.devices import Place
-from maskjet.serve.handover import Channel, WorkerHandle
 from maskjet.serve.metrics import merge
-from tests.serve.client import run
+from maskjet.serve.process_table import ProcessTable
+from maskjet.serve.siblings import Siblings, is_from_sibling
 
 
 def text_of(requests, seconds, only=None):
@@ -51,20 +50,33 @@ def test_each_sample_has_its_process_and_each_family_is_one():
     assert families["took_seconds"].type == "histogram"
 
 
-@run
-async def test_a_process_that_ends_with_its_failure_unread_is_not_waited_for():
-    mine, its = Channel.pair()
-    worker = WorkerHandle(Place(0, "cpu", {}), SimpleNamespace(returncode=1), Channel(mine))
+def test_the_process_with_the_fewest_connections_accepts_unless_it_hangs():
+    table = ProcessTable(3)
+    other = ProcessTable(3, table.descriptor)  # as a worker sees it
+    for number, row in enumerate(other.rows[:2]):
+        row.connections = number
+        row.turn()
+    assert [table.has_fewest(number) for number in range(2)] == [True, False]  # the third does not serve
+    other.rows[1].connections -= 1
+    assert table.has_fewest(1)
+    table.rows[0].connections += 3
+    other.rows[1].connections += 4
+    assert table.count_connections() == 7
+    assert not table.has_fewest(1)
+    table.rows[0].turned_ns -= 2 * 10**9
+    assert table.has_fewest(1)
+    table.clear(1)
+    assert (other.rows[1].connections, other.rows[1].is_alive, other.were_all_ready) == (0, False, False)
+    table.note_all_ready()
+    assert other.were_all_ready
+    os.close(table.descriptor)
 
-    def receive(message, _):
-        worker.failure = message[1], message[2]
-        worker.dismiss(60)
 
-    other = Channel(its)
-    worker.channel.start(receive)
-    other.send("failed", "DeviceError", "The device failed.")
-    other.close()
-    timers = asyncio.get_running_loop()._scheduled
-    assert worker.close() == []
-    assert worker.end == "failed: The device failed."
-    assert all(timer.cancelled() for timer in timers if timer._callback == worker._give_up)
+def test_only_processes_that_show_the_secret_are_no_clients():
+    siblings = Siblings(None, number=1, device="cpu", secret="abc", folder=None)
+    scope = {"app": SimpleNamespace(state=SimpleNamespace(siblings=siblings)), "headers": [(b"host", b"abc")]}
+    assert not is_from_sibling(scope)
+    for value, is_one in ((b"abd", False), (b"", False), (b"abc", True)):
+        assert is_from_sibling({**scope, "headers": [(b"x-maskjet-secret", value)]}) is is_one
+    scope["app"].state.siblings = None  # one process has none, whatever a client sends
+    assert not is_from_sibling({**scope, "headers": [(b"x-maskjet-secret", b"abc")]})

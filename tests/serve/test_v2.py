@@ -218,6 +218,8 @@ def test_errors_before_a_route_have_the_form_of_the_protocol(address):
         ("POST", "/v2", 405),
         ("GET", "/v2/nothing", 404),
         ("GET", "/v2/models/other", 404),
+        ("GET", "/v2/othersharedmemory/status", 404),
+        ("POST", "/v2/systemsharedmemory/region/a/register", 400),
         ("GET", "/v2/models/demo/versions/9", 404),
         ("POST", "/v2/models/demo/infer", 400),
     ):

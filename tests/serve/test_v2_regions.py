@@ -4,6 +4,7 @@ import os
 import secrets
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from maskjet.errors import InputError
 from maskjet.serve import Settings
 from maskjet.serve.problems import ProblemError
+from maskjet.serve.service import Service
 from maskjet.serve.v2_images import ImageTensor, read_images
 from maskjet.serve.v2_regions import MOST, Regions
 from tests.serve.client import check_equal, encoded, serving
@@ -103,9 +105,16 @@ def test_regions_are_listed_and_forgotten(client, street):
             client.register_cuda_shared_memory("c", b"A" * 86 + b"==", 0, 100)
 
 
+def regions_of(model, folder=None, **settings):
+    """The regions of one process, which shares them with those of the same folder."""
+    service = Service({"demo": model}, Settings(**settings))
+    service.siblings = folder and SimpleNamespace(folder=folder)
+    return Regions(service)
+
+
 @pytest.fixture
-def regions():
-    return Regions(Settings(), "cpu", None)
+def regions(model):
+    return regions_of(model)
 
 
 def system(key, size=1, **more):
@@ -153,8 +162,8 @@ def test_only_shared_memory_that_is_there_is_opened(regions, tmp_path):
             regions.register("system", system(key))
 
 
-def test_every_process_knows_a_region_at_once(tmp_path):
-    first, second = (Regions(Settings(), "cpu", tmp_path) for _ in range(2))
+def test_every_process_knows_a_region_at_once(model, tmp_path):
+    first, second = (regions_of(model, tmp_path) for _ in range(2))
     with shared(b"abcdef") as key, shared(b"uvwxyz") as other:
         first.register("system", system(key, 6))
         assert second.read("a", 1, 3).tobytes() == b"bcd"
@@ -163,7 +172,7 @@ def test_every_process_knows_a_region_at_once(tmp_path):
             first.read("a", 0, 1)
         first.register("system", system(other, 6))
         assert second.read("a", 1, 3).tobytes() == b"vwx"  # not the memory that had the name before
-        assert Regions(Settings(), "cpu", tmp_path).read("a", 5, 1).tobytes() == b"z"
+        assert regions_of(model, tmp_path).read("a", 5, 1).tobytes() == b"z"
 
 
 def test_files_are_closed_with_their_regions(regions):
@@ -181,12 +190,12 @@ def test_files_are_closed_with_their_regions(regions):
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2
 
 
-def test_a_service_open_to_all_reads_no_shared_memory():
+def test_a_service_open_to_all_reads_no_shared_memory(model):
     with pytest.raises(ProblemError, match="set MASKJET_TOKEN") as caught:
-        Regions(Settings(host="0.0.0.0", insecure=True), "cpu", None).register("system", system("a"))
+        regions_of(model, insecure=True).register("system", system("a"))
     assert caught.value.status == 403
     with pytest.raises(InputError, match="key must be shared memory"):
-        Regions(Settings(host="0.0.0.0", insecure=True, token="a"), "cpu", None).register("system", system("none-such"))
+        regions_of(model, insecure=True, token="a").register("system", system("none-such"))
 
 
 def test_sizes_are_checked_before_a_region_is_read():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
@@ -29,10 +28,7 @@ if TYPE_CHECKING:
 
 
 def create_app(
-    models: Mapping[str, Model],
-    settings: Settings | None = None,
-    siblings: Siblings | None = None,
-    shared: Path | None = None,
+    models: Mapping[str, Model], settings: Settings | None = None, siblings: Siblings | None = None
 ) -> FastAPI:
     """Make the application that serves loaded models; its state is `app.state.service`.
 
@@ -42,22 +38,21 @@ def create_app(
         models: Models by name, at least one; the first one serves requests that name none.
         settings: Limits and the token; None for the defaults.
         siblings: The workers of a service of several processes; None for one process.
-        shared: A folder for files that all of them share; None for one process.
 
     Raises:
         InputError: There is no model.
     """
     if not models:
         raise InputError("models must have at least one model, got none.")
-    service = Service(models, settings or Settings())
-    sources, regions = Sources(service), Regions(service.settings, next(iter(models.values())).report().device, shared)
+    service = Service(models, settings or Settings(), siblings)
+    sources, regions = Sources(service), Regions(service)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.start()
         try:
             sources.start()
-            async with v2_grpc.serving(service, regions, is_shared=siblings is not None):
+            async with v2_grpc.serving(service, regions):
                 yield
         finally:
             await sources.aclose()

@@ -13,12 +13,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp
-from uvicorn.server import ServerState
 
 from maskjet.errors import DeviceError, UnsupportedError, explain
 from maskjet.serve.connections import protocols
@@ -124,37 +123,6 @@ def configure(app: ASGIApp, settings: Settings, *bases: type) -> uvicorn.Config:
     )
 
 
-async def adopt(
-    connection: socket.socket,
-    config: uvicorn.Config,
-    server_state: ServerState,
-    *,
-    app_state: dict[str, Any] | None = None,
-) -> bool:
-    """Serve a connection that another process accepted.
-
-    Args:
-        connection: The connection, owned by the server from now on.
-        config: The configuration of `configure`, loaded.
-        server_state: Uvicorn's state, which holds the connections.
-        app_state: State of each request's scope.
-
-    Returns:
-        Whether the client was still connected.
-    """
-    loop, protocol = asyncio.get_running_loop(), cast(Any, config.http_protocol_class)
-    connection.setblocking(False)
-    try:
-        await loop.connect_accepted_socket(
-            lambda: protocol(config=config, server_state=server_state, app_state=app_state or {}, _loop=loop),
-            connection,
-        )
-    except OSError:  # the client has gone
-        connection.close()
-        return False
-    return True
-
-
 @contextmanager
 def logging_on_stderr(name: str = "maskjet.serve", *, origin: str = "") -> Iterator[None]:
     """Log to stderr, without uvicorn's messages about malformed requests.
@@ -194,7 +162,7 @@ class Server(uvicorn.Server):
 
     async def _wait(self) -> None:
         await self._service.warmed_up()
-        if self._service.is_ready:
+        if self._service.is_warm and not self._service.is_draining:
             self._announce()
         await self._service.until_failure()
         self.should_exit = True

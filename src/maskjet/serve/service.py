@@ -18,6 +18,7 @@ from maskjet.serve.settings import Settings
 
 if TYPE_CHECKING:
     from maskjet.model import Model
+    from maskjet.serve.siblings import Siblings
 
 _END_S = 5.0  # for the threads of a model, and for those that decode
 _P = ParamSpec("_P")
@@ -83,15 +84,16 @@ class Service:
     Args:
         models: Loaded models by name, at least one; the first one serves requests that name none.
         settings: Limits.
+        siblings: The workers of a service of several processes; None for one process.
     """
 
-    def __init__(self, models: Mapping[str, Model], settings: Settings) -> None:
+    def __init__(self, models: Mapping[str, Model], settings: Settings, siblings: Siblings | None = None) -> None:
         self.settings = settings
         self.memory = Memory(settings.memory_bytes)
         self.is_draining = False
         """Whether the service is shutting down, and so no longer ready."""
-        self.waits_for_others = False
-        """Whether other processes of the service are still warming up."""
+        self.siblings = siblings
+        """The worker processes of a service of several, this one among them."""
         self.is_closed = False
         """Whether new requests are refused: a moment after `is_draining`."""
         self.ending = asyncio.Event()
@@ -124,7 +126,8 @@ class Service:
     @property
     def is_ready(self) -> bool:
         """Whether requests are answered at once."""
-        return self.is_warm and not self.waits_for_others and not self.is_draining and self.failure is None
+        are_others = self.siblings is None or self.siblings.are_ready
+        return self.is_warm and are_others and not self.is_draining and self.failure is None
 
     def dispatcher(self, name: str | None = None) -> Dispatcher:
         """The dispatcher of the model of this name; of the first one for None.

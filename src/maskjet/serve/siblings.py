@@ -1,65 +1,79 @@
-"""Requests between the worker processes of a service.
+"""Requests between the worker processes of a service, over ports of loopback.
 
-Each request has a Unix socket pair of its own, passed on by the acceptor, so that no path in the file system is open to
+They carry a secret that the supervisor gives the workers; without it whoever reaches such a port is a client like
 others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import os
-import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import h11
+import httpx
 from fastapi import Request, Response
+from starlette.datastructures import Headers
 from starlette.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
 from maskjet.serve import problems
 
 if TYPE_CHECKING:
-    from maskjet.serve.handover import WorkerConfig
+    from maskjet.serve.process_table import ProcessTable
 
-STATE = {"is_sibling": True}
-"""State in the scope of requests from another worker; a client can't set it."""
+_HEADER = "x-maskjet-secret"
 _FIRST = 0  # the worker that has the sources
 _PATIENCE_S = 1.0  # for metrics and status
 _FORWARD_S = 30.0  # until a forwarded answer begins, which may need DNS
-_CHUNK_BYTES = 2**16
-_NOT_FORWARDED = frozenset(
-    # A client that has read the stated length may ask again before the last message of the answer.
-    {"connection", "transfer-encoding", "date", "content-length"}
-)
+_NOT_FORWARDED = frozenset({"connection", "transfer-encoding", "date"})
 
 
 def is_from_sibling(scope: Scope) -> bool:
     """Whether a request comes from another worker, which has checked and counted it."""
-    return bool(scope.get("state", {}).get("is_sibling"))
+    siblings: Siblings | None = scope["app"].state.siblings
+    return siblings is not None and siblings.have_sent(scope)
 
 
 class Siblings:
     """The workers of a service, as one of them reaches them.
 
     Args:
-        config: This worker's configuration.
-        connect: Opens a connection to the worker of a number.
+        table: What the workers tell each other.
+        number: This worker's number, from 0.
+        device: Its device, as the supervisor names it.
+        secret: What they show each other.
+        folder: Folder for files that they share.
     """
 
-    def __init__(self, config: WorkerConfig, connect: Callable[[int], socket.socket]) -> None:
-        self._config, self._connect = config, connect
+    def __init__(self, table: ProcessTable, number: int, device: str, secret: str, folder: Path) -> None:
+        self._table, self._number, self._device, self._secret = table, number, device, secret.encode()
+        self.folder = folder
+        limits = httpx.Limits(max_keepalive_connections=0)  # requests are few, and processes are started again
+        self._client = httpx.AsyncClient(headers={_HEADER: secret}, limits=limits, trust_env=False)
+
+    @property
+    def are_ready(self) -> bool:
+        """Whether all have been ready at once."""
+        return self._table.were_all_ready
 
     @property
     def has_sources(self) -> bool:
         """Whether this worker has the sources."""
-        return self._config.number == _FIRST
+        return self._number == _FIRST
 
     @property
     def place(self) -> dict[str, Any]:
         """This worker's number, device and process id, as JSON types."""
-        return {"process": self._config.number, "device": self._config.device, "pid": os.getpid()}
+        return {"process": self._number, "device": self._device, "pid": os.getpid()}
+
+    def have_sent(self, scope: Scope) -> bool:
+        """Whether one of them has sent a request."""
+        given = Headers(scope=scope).get(_HEADER, "").encode("latin-1")
+        return hmac.compare_digest(given, self._secret)
 
     async def ask_all(self, path: str, own: str) -> dict[int, str | None]:
         """All workers' answers to a GET by number; None for one that does not answer within a second.
@@ -68,104 +82,54 @@ class Siblings:
             path: The path to GET.
             own: This worker's answer.
         """
-        numbers = range(self._config.count)
-        others = (self._ask(number, path) for number in numbers if number != self._config.number)
+        numbers = range(len(self._table.rows))
+        others = (self._ask(number, path) for number in numbers if number != self._number)
         answers = await asyncio.gather(*others)
-        answers.insert(self._config.number, own)
+        answers.insert(self._number, own)
         return dict(zip(numbers, answers, strict=True))
 
     async def _ask(self, number: int, path: str) -> str | None:
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                answer = await _Request.send(self._connect(number), "GET", path)
-                try:
-                    body = b"".join([chunk async for chunk in answer.body()])
-                finally:
-                    answer.close()
-        except OSError:
+                answer = await self._client.get(self._url(number, path))
+        except (httpx.HTTPError, TimeoutError):
             return None
-        return body.decode() if answer.status == 200 else None
+        return answer.text if answer.status_code == 200 else None
+
+    def _url(self, number: int, path: str) -> str:
+        """Where a worker answers; raises httpx.ConnectError if it does not."""
+        row = self._table.rows[number]
+        if not row.is_alive:
+            raise httpx.ConnectError(f"Process {number} does not serve.")
+        return f"http://127.0.0.1:{row.port}{path}"
 
     async def forward(self, request: Request, body: bytes) -> Response:
-        """Forward a request to the worker that has the sources.
+        """Forward a request, without token and cookie, which were checked, to the worker that has the sources.
 
         Raises:
             ProblemError: 503, it does not answer.
         """
         try:
+            url = self._url(_FIRST, quote(request.scope["path"]))
+            asked = self._client.build_request(request.method, url, content=body, timeout=None)
             async with asyncio.timeout(_FORWARD_S):
-                answer = await _Request.send(self._connect(_FIRST), request.method, quote(request.scope["path"]), body)
-        except OSError:
+                answer = await self._client.send(asked, stream=True)
+                is_endless = "transfer-encoding" in answer.headers
+                body = b"" if is_endless else await answer.aread()
+        except (httpx.HTTPError, TimeoutError):
             raise problems.unavailable("The process that watches the sources is not ready; try again later.") from None
-        return _Forwarded(answer)
-
-
-class _Request:
-    """A request to another worker, without token and cookie, which were checked; and its answer."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-        self._http = h11.Connection(h11.CLIENT)
-        self.status = 0
-        self.headers: dict[str, str] = {}
-
-    @classmethod
-    async def send(cls, connection: socket.socket, method: str, target: str, body: bytes = b"") -> _Request:
-        """Send a request, and read the answer's headers.
-
-        Raises:
-            OSError: The worker has ended.
-        """
-        answer = cls(*await asyncio.open_unix_connection(sock=connection))
-        try:
-            await answer._send(method, target, body)
-        except BaseException:
-            answer.close()
-            raise
-        return answer
-
-    async def _send(self, method: str, target: str, body: bytes) -> None:
-        headers = {"Host": "localhost", "Content-Length": str(len(body)), "Connection": "close"}
-        request = h11.Request(method=method, target=target, headers=list(headers.items()))
-        for event in (request, h11.Data(data=body), h11.EndOfMessage()):
-            self._writer.write(self._http.send(event) or b"")
-        await self._writer.drain()
-        answer = await self._next()
-        if not isinstance(answer, h11.Response):
-            raise ConnectionResetError("The process has gone.")
-        self.status = answer.status_code
-        self.headers = {name.decode(): value.decode("latin-1") for name, value in answer.headers}
-
-    async def _next(self) -> Any:
-        try:
-            while (event := self._http.next_event()) is h11.NEED_DATA:
-                self._http.receive_data(await self._reader.read(_CHUNK_BYTES))
-        except h11.RemoteProtocolError as error:  # the connection ended too early
-            raise ConnectionResetError(f"The process has gone: {error}.") from error
-        return event
-
-    async def body(self) -> AsyncIterator[bytes]:
-        """The chunks of the body as they come; raises OSError if they break off."""
-        while isinstance(event := await self._next(), h11.Data):
-            yield bytes(event.data)
-
-    def close(self) -> None:
-        """Close the connection, which cancels an unfinished answer."""
-        self._writer.close()
-
-
-class _Forwarded(StreamingResponse):
-    """Another worker's answer, passed on as it comes."""
-
-    def __init__(self, answer: _Request) -> None:
         headers = {name: value for name, value in answer.headers.items() if name not in _NOT_FORWARDED}
-        super().__init__(answer.body(), answer.status, headers)
-        self._answer = answer
+        if is_endless:
+            return StreamingResponse(_read(answer), answer.status_code, headers)
+        return Response(body, answer.status_code, headers)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        except ConnectionResetError as error:
-            raise problems.unavailable("The process that watches the sources has ended.") from error
-        finally:
-            self._answer.close()
+
+async def _read(answer: httpx.Response) -> AsyncIterator[bytes]:
+    """Pass on an answer as it comes."""
+    try:
+        async for chunk in answer.aiter_raw():
+            yield chunk
+    except httpx.HTTPError as error:
+        raise problems.unavailable("The process that watches the sources has ended.") from error
+    finally:
+        await answer.aclose()

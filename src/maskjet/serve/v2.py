@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import numpy as np
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Depends, Header, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import ConfigDict
 
@@ -22,8 +22,8 @@ from maskjet.serve.clients import while_connected
 from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.service import Service
 from maskjet.serve.v2_images import read_images
-from maskjet.serve.v2_json import Fields, read
-from maskjet.serve.v2_regions import Kind, Regions
+from maskjet.serve.v2_json import Fields, read, show
+from maskjet.serve.v2_regions import KINDS, Regions
 from maskjet.version import __version__
 
 if TYPE_CHECKING:
@@ -160,29 +160,34 @@ class _Region(Fields):
     model_config = ConfigDict(extra="allow")  # checked by `Regions.register`
 
 
-@router.get("/{kind}sharedmemory/status", summary="Regions of shared memory")
+def _check_kind(kind: str) -> str:
+    if kind not in KINDS:
+        raise problems.ProblemError(404, "not-found", f"Shared memory must be system or cuda, got {show(kind)}.")
+    return kind
+
+
+_Kind = Annotated[str, Depends(_check_kind)]
+
+
+@router.get("/{kind}sharedmemory/status", summary="Regions of shared memory, of kind system or cuda")
 @router.get("/{kind}sharedmemory/region/{name}/status", summary="A region")
-async def region_status(request: Request, kind: Kind, name: str = "") -> list[dict[str, Any]]:
+async def region_status(request: Request, kind: _Kind, name: str = "") -> Any:
     """Regions with their sizes."""
-    service: Service = request.app.state.service
-    found: list[dict[str, Any]] = await service.in_thread(request.app.state.regions.status, kind, name)
-    return found
+    return await request.app.state.service.in_thread(request.app.state.regions.status, kind, name)
 
 
 @router.post("/{kind}sharedmemory/region/{name}/register", summary="Add a region")
-async def register_region(request: Request, kind: Kind, name: str) -> dict[str, Any]:
+async def register_region(request: Request, kind: _Kind, name: str) -> Any:
     """Register memory of this machine, which requests then name instead of sending the image."""
-    fields = read(_Region, await bodies.read(request)).model_dump()
-    await request.app.state.service.in_thread(request.app.state.regions.register, kind, {**fields, "name": name})
-    return {}
+    fields = {**read(_Region, await bodies.read(request)).model_dump(), "name": name}
+    return await request.app.state.service.in_thread(request.app.state.regions.register, kind, fields)
 
 
-@router.post("/{kind}sharedmemory/unregister", summary="Forget all regions")
-@router.post("/{kind}sharedmemory/region/{name}/unregister", summary="Forget it")
-async def unregister_region(request: Request, kind: Kind, name: str = "") -> dict[str, Any]:
+@router.post("/{kind}sharedmemory/unregister", summary="Forget all regions of a kind")
+@router.post("/{kind}sharedmemory/region/{name}/unregister", summary="Forget a region")
+async def unregister_region(request: Request, kind: _Kind, name: str = "") -> Any:
     """Forget regions; the memory stays the client's."""
-    await request.app.state.service.in_thread(request.app.state.regions.unregister, kind, name)
-    return {}
+    return await request.app.state.service.in_thread(request.app.state.regions.unregister, kind, name)
 
 
 class Inference:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import Headers
 
@@ -19,9 +19,8 @@ from maskjet.serve import problems, v2, v2_codec
 from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.guard import AccessControl
 from maskjet.serve.service import Service
-from maskjet.serve.settings import Settings
 from maskjet.serve.v2_messages import SERVICE, messages
-from maskjet.serve.v2_regions import Kind, Regions
+from maskjet.serve.v2_regions import KINDS, Regions
 
 if TYPE_CHECKING:
     from maskjet.detections import Detections
@@ -37,38 +36,47 @@ _CODES |= dict.fromkeys((408, 504), "DEADLINE_EXCEEDED")
 
 
 @asynccontextmanager
-async def serving(service: Service, regions: Regions, *, is_shared: bool) -> AsyncIterator[None]:
+async def serving(service: Service, regions: Regions) -> AsyncIterator[None]:
     """Serve gRPC while the context lasts, if the settings have a port for it; the service fails if it can't.
 
     Args:
         service: The service; its WebSockets' end is that of calls, too.
         regions: The shared memory that requests may name.
-        is_shared: Whether other processes of the service listen on the same port.
     """
-    settings = service.settings
-    if settings.grpc_port is None:
+    if service.settings.grpc_port is None:
         yield
         return
-    settings.check_exposure()
-    methods = _Methods(service, regions)
     from grpc import aio
 
-    server = aio.server(options=_options(settings, is_shared), maximum_concurrent_rpcs=settings.connections)
-    server.add_generic_rpc_handlers((methods,))  # type: ignore[arg-type]
-    host = settings.host.strip("[]")
-    address = f"[{host}]:{settings.grpc_port}" if ":" in host else f"{host}:{settings.grpc_port}"
-    try:
-        server.add_insecure_port(address)
-        await server.start()
-    except RuntimeError:
-        service.failed(UnsupportedError(f"grpc_port must be free to listen on, {address} can't be used."))
+    settings, siblings = service.settings, service.siblings
+    settings.check_exposure()
+    server = aio.server(options=_options(service), maximum_concurrent_rpcs=settings.connections)
+    server.add_generic_rpc_handlers((_Methods(service, regions),))  # type: ignore[arg-type]
+    is_restarted = siblings is not None and siblings.are_ready
+    listening = asyncio.create_task(_listen(server, service, when_warm=is_restarted))
+    if not is_restarted:
+        await listening
     ending = asyncio.create_task(_end(server, service))
     service.streams.add(ending)
     try:
         yield
     finally:
+        listening.cancel()
         service.ending.set()
         await ending
+
+
+async def _listen(server: Any, service: Service, *, when_warm: bool) -> None:
+    """Listen; clients of a service of several processes would wait for one that warms up again."""
+    host, port = service.settings.host.strip("[]"), service.settings.grpc_port
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if when_warm:
+        await service.warmed_up()
+    try:
+        server.add_insecure_port(address)
+        await server.start()
+    except RuntimeError:
+        service.failed(UnsupportedError(f"grpc_port must be free to listen on, {address} can't be used."))
 
 
 async def _end(server: Any, service: Service) -> None:
@@ -76,9 +84,10 @@ async def _end(server: Any, service: Service) -> None:
     await server.stop(service.settings.drain_s)
 
 
-def _options(settings: Settings, is_shared: bool) -> list[tuple[str, int]]:
+def _options(service: Service) -> list[tuple[str, int]]:
+    settings = service.settings
     return [
-        ("grpc.so_reuseport", int(is_shared)),
+        ("grpc.so_reuseport", int(service.siblings is not None)),
         ("grpc.max_receive_message_length", settings.body_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", settings.queue),
@@ -105,7 +114,7 @@ class _Methods:
             "ModelReady": lambda asked: {"ready": bool(self._find(asked)) and service.is_ready},
             "ModelMetadata": lambda asked: v2.describe(self._find(asked)),
         }
-        for kind in get_args(Kind):
+        for kind in KINDS:
             name = f"{kind.title()}SharedMemory"
             self._answers |= {
                 f"{name}Status": partial(self._list_regions, kind),
@@ -226,7 +235,7 @@ class _Methods:
     def _find(self, asked: Any) -> Dispatcher:
         return v2.find(self._service, asked.name, asked.version or v2.VERSION)
 
-    def _list_regions(self, kind: Kind, asked: Any) -> dict[str, Any]:
+    def _list_regions(self, kind: str, asked: Any) -> dict[str, Any]:
         return {"regions": [{"key": each["name"], "value": each} for each in self._regions.status(kind, asked.name)]}
 
 

@@ -67,31 +67,30 @@ def read_images(
         ProblemError: 413, there are more images, or they have more pixels.
         InputError: The input is not as described in `v2_codec`.
     """
-    shape, parameters = _check_shape(tensor, most_images), tensor.parameters
-    region, size = parameters.shared_memory_region, parameters.binary_data_size
-    if (tensor.data is not None) + (size is not None) + (region is not None) != 1:
+    shape, data, place = _check_shape(tensor, most_images), tensor.data, tensor.parameters
+    region, size = place.shared_memory_region, place.binary_data_size
+    if [data, size, region].count(None) != 2:
         raise InputError("image must have one of data, binary_data_size, and shared_memory_region.")
     if (size or 0) != len(binary):
-        raise InputError(
-            f"image: binary_data_size must be the {len(binary):,} bytes after the JSON, got {size or 0:,}."
-        )
-    if tensor.datatype == "UINT8":
-        pixels = math.prod(shape[1:3])
-        if pixels > most_pixels:
-            raise problems.too_large(f"image must have at most {most_pixels:,} pixels, got {shape[2]}×{shape[1]}.")
-        values = _read_numbers(tensor.data) if tensor.data is not None else binary
-        _check_size(parameters.shared_memory_byte_size if region is not None else len(values), shape)
-        if region is not None:
-            return list(read_region(region, parameters.shared_memory_offset, math.prod(shape)).reshape(shape))
-        return list(np.frombuffer(values, dtype=np.uint8).reshape(shape))
-    if tensor.data is not None:
-        return _read_base64(tensor.data, shape[0])
+        raise InputError(f"image: binary_data_size must be the {len(binary):,} bytes after the JSON, got {size or 0}.")
+    is_encoded = tensor.datatype == "BYTES"
+    if not is_encoded and shape[1] * shape[2] > most_pixels:
+        raise problems.too_large(f"image must have at most {most_pixels:,} pixels, got {shape[2]}×{shape[1]}.")
+    if data is not None:
+        if is_encoded:
+            return _read_base64(data, shape[0])
+        binary = memoryview(_read_numbers(data))
+    length = len(binary) if region is None else place.shared_memory_byte_size
+    if not is_encoded and length != math.prod(shape):
+        raise InputError(f"image must have {math.prod(shape):,} values, as its shape, got {length:,}.")
+    values: Any = binary
     if region is not None:
-        read = read_region(region, parameters.shared_memory_offset, parameters.shared_memory_byte_size)
-        if not isinstance(read, np.ndarray):
+        values = read_region(region, place.shared_memory_offset, length)
+        if is_encoded and not isinstance(values, np.ndarray):
             raise InputError("image must be UINT8 in a GPU's memory, got BYTES: use system shared memory for them.")
-        binary = memoryview(read)
-    return _split_elements(binary, shape[0])
+    if is_encoded:
+        return _split_elements(memoryview(values), shape[0])
+    return list((np.frombuffer(values, dtype=np.uint8) if region is None else values).reshape(shape))
 
 
 def _check_shape(tensor: ImageTensor, most_images: int) -> list[int]:
@@ -104,11 +103,6 @@ def _check_shape(tensor: ImageTensor, most_images: int) -> list[int]:
     if shape[0] > most_images:
         raise problems.too_large(f"image: shape must be of at most {most_images} images, got {shape[0]:,}.")
     return shape
-
-
-def _check_size(size: int, shape: list[int]) -> None:
-    if size != math.prod(shape):
-        raise InputError(f"image must have {math.prod(shape):,} values, as its shape, got {size:,}.")
 
 
 def _read_numbers(data: list[Any]) -> bytes:

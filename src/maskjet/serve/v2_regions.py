@@ -15,7 +15,7 @@ import threading
 import weakref
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from pydantic import BeforeValidator, Field
 from maskjet.errors import InputError, explain
 from maskjet.ops.gpu import capturing, on_device
 from maskjet.serve import problems
-from maskjet.serve.settings import Settings
+from maskjet.serve.service import Service
 from maskjet.serve.v2_json import Fields, read, show
 
 MOST = 64
@@ -61,26 +61,26 @@ class CudaRegion(Fields):
     byte_size: _Size
 
 
-_KINDS: dict[str, type[SystemRegion | CudaRegion]] = {"system": SystemRegion, "cuda": CudaRegion}
-Kind = Literal["system", "cuda"]
+KINDS: dict[str, type[SystemRegion | CudaRegion]] = {"system": SystemRegion, "cuda": CudaRegion}
+"""Regions by kind."""
 
 
 class Regions:
     """The regions of a service, as one of its processes reads them; for several threads.
 
     Args:
-        settings: Where neither a token nor loopback protects the service, regions are refused.
-        device: Where the process' models run, "cpu" or "cuda:N" first.
-        folder: Folder of the service's processes, which has the registrations; None for one process.
+        service: The service.
     """
 
-    def __init__(self, settings: Settings, device: str, folder: Path | None) -> None:
+    def __init__(self, service: Service) -> None:
+        settings, siblings = service.settings, service.siblings
         self._is_allowed = settings.token is not None or not settings.insecure
-        self._device, self._folder = device.partition(" ")[0], folder
+        self._device = next(iter(service.dispatchers.values())).model.report().device.partition(" ")[0]
+        self._path = ":memory:" if siblings is None else siblings.folder / "regions.sqlite"
         self._lock = threading.RLock()
         self._opened: dict[int, _SystemMemory | _CudaMemory] = {}  # by number, which no other registration gets
 
-    def register(self, kind: Kind, fields: dict[str, Any]) -> None:
+    def register(self, kind: str, fields: dict[str, Any]) -> None:
         """Register a region whose memory can be read.
 
         Args:
@@ -91,29 +91,24 @@ class Regions:
             ProblemError: 403, anybody may reach the service; 409, the name is taken, or there are `MOST` regions.
             InputError: A field is invalid, or there is no such memory.
         """
-        region = read(_KINDS[kind], fields)
+        region = read(KINDS[kind], fields)
         if not self._is_allowed:
             raise problems.ProblemError(
                 403, "needs-token", "Shared memory is read only for this machine or for a token: set MASKJET_TOKEN."
             )
         self._open(region)
-        added = self._ask(
-            f"INSERT OR IGNORE INTO regions (name, kind, fields) SELECT ?, ?, ? WHERE (SELECT count(*) FROM regions) < "
-            f"{MOST} RETURNING number",
-            *(region.name, kind, region.model_dump_json()),
-        )
-        if not added:
-            raise problems.ProblemError(
-                409,
-                "name-taken",
-                f"name must be new, and one of at most {MOST}, got {show(region.name)}: unregister some.",
-            )
+        room = f"(SELECT count(*) FROM regions) < {MOST}"
+        insert = f"INSERT OR IGNORE INTO regions (name, kind, fields) SELECT ?, ?, ? WHERE {room} RETURNING number"
+        if not self._ask(insert, region.name, kind, region.model_dump_json()):
+            detail = f"name must be new, and one of at most {MOST}, got {show(region.name)}: unregister some."
+            raise problems.ProblemError(409, "name-taken", detail)
 
-    def unregister(self, kind: Kind, name: str = "") -> None:
+    def unregister(self, kind: str, name: str = "") -> None:
         """Forget the region of this name, or all of this kind for an empty one; requests under way still read them."""
         self._ask("DELETE FROM regions WHERE kind = ? AND ? IN ('', name)", kind, name)
+        self._close_unregistered()
 
-    def status(self, kind: Kind, name: str = "") -> list[dict[str, Any]]:
+    def status(self, kind: str, name: str = "") -> list[dict[str, Any]]:
         """The region of this name, or all of this kind for an empty one.
 
         Raises:
@@ -122,7 +117,7 @@ class Regions:
         found = self._ask("SELECT fields FROM regions WHERE kind = ? AND ? IN ('', name)", kind, name)
         if name and not found:
             raise problems.ProblemError(404, "no-such-region", f"name must be a registered region's, got {show(name)}.")
-        return [_KINDS[kind].model_validate_json(text).model_dump(exclude={"raw_handle"}) for (text,) in found]
+        return [KINDS[kind].model_validate_json(text).model_dump(exclude={"raw_handle"}) for (text,) in found]
 
     def read(self, name: str, offset: int, size: int) -> NDArray[np.uint8] | torch.Tensor:
         """Read from a region: a copy of system memory, or a GPU's memory in place; uint8 [size].
@@ -137,9 +132,8 @@ class Regions:
         with self._lock:
             memory = self._opened.get(number)
             if memory is None:
-                registered = {each for (each,) in self._ask("SELECT number FROM regions")}
-                self._opened = {each: kept for each, kept in self._opened.items() if each in registered}
-                memory = self._opened[number] = self._open(_KINDS[kind].model_validate_json(text))
+                self._close_unregistered()
+                memory = self._opened[number] = self._open(KINDS[kind].model_validate_json(text))
         most = memory.region.byte_size
         if offset + size > most:
             raise InputError(
@@ -151,14 +145,18 @@ class Regions:
     def _open(self, region: SystemRegion | CudaRegion) -> _SystemMemory | _CudaMemory:
         return _SystemMemory(region) if isinstance(region, SystemRegion) else _CudaMemory(region, self._device)
 
+    def _close_unregistered(self) -> None:
+        with self._lock:
+            registered = {number for (number,) in self._ask("SELECT number FROM regions")}
+            self._opened = {number: memory for number, memory in self._opened.items() if number in registered}
+
     def _ask(self, query: str, *values: str) -> list[tuple[Any, ...]]:
         with self._lock:
             return self._database.execute(query, values).fetchall()
 
     @cached_property
     def _database(self) -> sqlite3.Connection:
-        path = ":memory:" if self._folder is None else self._folder / "regions.sqlite"
-        database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         weakref.finalize(self, database.close)
         database.execute(
             "CREATE TABLE IF NOT EXISTS regions "

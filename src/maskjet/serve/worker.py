@@ -1,176 +1,237 @@
-"""One worker of a service of several processes: serves the connections that the acceptor sends.
+"""One process of several that serve: accepts connections from the service's port, in turn with the others.
 
-`processes` starts it with a `handover.WorkerConfig` on standard input and its channel's descriptor as argument. Signals
-are handled by the acceptor, which sends messages; when the acceptor ends for any reason, workers exit at once.
+All processes wait for connections at one listening socket; the one with the fewest takes them. Where each takes what it
+can, connections that stay gather in some of them (benchmarks/serve.md). `processes` starts a worker with a
+`WorkerConfig` on standard input, ends it with SIGTERM, and reads why it failed from the same file.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import json
 import os
-import select
 import signal
 import socket
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+import uvicorn
 from prometheus_client import Counter
 
 from maskjet import limits, process
 from maskjet.errors import MaskjetError
-from maskjet.serve import server
-from maskjet.serve.handover import Channel, WorkerConfig
+from maskjet.serve import connections, server
+from maskjet.serve.process_table import ProcessTable, Row
 from maskjet.serve.settings import Settings
-from maskjet.serve.siblings import STATE, Siblings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from maskjet.serve.service import Service
 
-_SETTLE_S = 0.1  # to read requests on the last connections
+_PR_SET_PDEATHSIG = 1  # of prctl(2)
+_GATE_S = 0.05
 _MOST_CHARACTERS = 2000  # of an error's message
 _FAILED = 1
+_LATER_S = 0.001  # until a process with more connections looks again for one that the others left
+_REST_S = 0.05  # while no descriptor is left; clients wait in the kernel's backlog
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """Configuration of a worker, which reads it from standard input, as it includes the token."""
+
+    number: int
+    """The worker's number, from 0; worker 0 has the sources."""
+    count: int
+    """Workers of the service."""
+    device: str
+    """Its device, as the supervisor names it."""
+    starts: int
+    """Restarts of this worker so far."""
+    supervisor: int
+    """Process id of the supervisor."""
+    listener: int
+    """Descriptor of the socket that listens."""
+    table: int
+    """Descriptor of the `ProcessTable`."""
+    secret: str = field(repr=False)
+    """What the workers show each other; see `siblings`."""
+    folder: str
+    """Folder for files that the workers share."""
+    models: Mapping[str, str]
+    """Models as `maskjet.load` takes them, by name."""
+    weights: str | None
+    """Checkpoint of the only model."""
+    engine: Mapping[str, Any]
+    """Fields of `EngineConfig`."""
+    settings: Mapping[str, Any] = field(repr=False)
+    """Fields of `Settings`."""
+
+    def to_file(self) -> BinaryIO:
+        """Write it to a file in memory."""
+        file = os.fdopen(os.memfd_create("maskjet-worker"), "w+b")
+        file.write(json.dumps(asdict(self)).encode() + b"\n")
+        file.seek(0)
+        return file
 
 
 def main() -> None:
-    """Run `python -m maskjet.serve.worker DESCRIPTOR`: serve until told to end."""
-    for number in server.SIGNALS:
-        signal.signal(number, lambda *_: None)  # a terminal sends them to all processes
-    end = socket.socket(fileno=int(sys.argv[1]))
-    threading.Thread(target=_end_with, args=(end.fileno(),), daemon=True).start()
-    channel, config = Channel(end), WorkerConfig.from_file(sys.stdin.buffer)
+    """Run `python -m maskjet.serve.worker`: serve until told to end."""
+    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to all processes
+        signal.signal(number, signal.SIG_IGN)
+    config = WorkerConfig(**json.loads(sys.stdin.buffer.readline()))
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # ends with the supervisor
+    if os.getppid() != config.supervisor:
+        sys.exit(_FAILED)
     process.suit_program()
+    failure = None
     with server.logging_on_stderr("maskjet", origin=f"process {config.number} on {config.device}: "):
         try:
-            failure = _serve(config, channel)
+            failure = _serve(config)
         except MaskjetError as error:
-            _tell_failure(channel, type(error).__name__, str(error))
-            failure = str(error)
-    sys.exit(_FAILED if failure else 0)
+            failure = type(error).__name__, str(error)
+    if failure is not None:
+        os.pwrite(sys.stdin.fileno(), f"{json.dumps([failure[0], failure[1][:_MOST_CHARACTERS]])}\n".encode(), 0)
+        sys.exit(_FAILED)
 
 
-def _end_with(descriptor: int) -> None:
-    """Wait until the acceptor has ended, then exit at once."""
-    poller = select.poll()
-    poller.register(descriptor, 0)  # POLLHUP is always reported
-    poller.poll()
-    os._exit(_FAILED)
-
-
-def _tell_failure(channel: Channel, kind: str, text: str) -> None:
-    channel.send("failed", kind, text[:_MOST_CHARACTERS])
-
-
-def _serve(config: WorkerConfig, channel: Channel) -> str | None:
-    """Load the models and serve; returns the message if the device failed."""
+def _serve(config: WorkerConfig) -> tuple[str, str] | None:
+    """Load the models and serve; returns kind and message of the error if the device failed."""
     limits.read_environment()
     from maskjet.model import load
     from maskjet.serve.app import create_app
+    from maskjet.serve.siblings import Siblings
 
+    table = ProcessTable(config.count, config.table)
     with ExitStack() as stack:
         models = {
             name: stack.enter_context(load(given, weights=config.weights, **config.engine))
             for name, given in config.models.items()
         }
         stack.enter_context(process.garbage_frozen())
+        while config.number and not table.were_all_ready and not table.rows[0].is_ready:
+            time.sleep(_GATE_S)  # the first one compiles; the others find it on disk
         settings = Settings(**{**config.settings, "source": tuple(config.settings["source"])})
-        siblings = Siblings(config, _connector(channel)) if config.count > 1 else None
-        app = create_app(models, settings, siblings)
+        siblings = Siblings(table, config.number, config.device, config.secret, Path(config.folder))
+        app = create_app(models, settings, siblings if config.count > 1 else None)
         service: Service = app.state.service
-        service.waits_for_others = not config.all_were_ready
         starts = Counter("maskjet_process_restarts", "Starts after an end.", registry=service.metrics.registry)
         starts.inc(config.starts)
-        _Server(app, channel).run(sockets=[])
-    return service.failure
+        listener = stack.enter_context(socket.socket(fileno=config.listener))
+        _Server(app, listener, table, config.number).run(sockets=[])
+    return None if service.failure is None else (type(service.error).__name__, service.failure)
 
 
-def _connector(channel: Channel) -> Callable[[int], socket.socket]:
-    def connect(number: int) -> socket.socket:
-        mine, its = socket.socketpair()
-        channel.send("reach", number, passed=its)
-        return mine
+class _Counted(asyncio.Protocol):
+    """Counts the end of a client's connection."""
 
-    return connect
-
-
-class _ReportsClosed(asyncio.Protocol):
-    """Reports to the acceptor that a client's connection has closed."""
-
-    channel: Channel
+    row: Row
     """Set in a subclass per server, as uvicorn makes the instances."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self.channel.send("closed")
+        self.row.connections -= 1
 
 
 class _Server(server.Server):
-    """A server that receives its connections from the acceptor."""
+    """A server that shares the service's port, and has one of its own on loopback for the other processes."""
 
-    def __init__(self, app: FastAPI, channel: Channel) -> None:
+    def __init__(self, app: FastAPI, listener: socket.socket, table: ProcessTable, number: int) -> None:
         service: Service = app.state.service
-        config = server.configure(app, service.settings, type("Reports", (_ReportsClosed,), {"channel": channel}))
-        super().__init__(config, service, announce=lambda: channel.send("ready"))
-        self._channel = channel
-        self._sibling_config = server.configure(app, service.settings)
-        self._sibling_config.load()
-        self._last = asyncio.Event()
+        self._listener, self._table, self._number, self._row = listener, table, number, table.rows[number]
+        config = server.configure(app, service.settings, type("Counted", (_Counted,), {"row": self._row}))
+        super().__init__(config, service, announce=self._note_ready)
+        self._inner = server.configure(app, service.settings)
+        self._inner.load()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the application, and receive connections."""
+        """Start the application and listen; a worker that is started again only once its models are warm."""
         await super().startup(sockets)
-        self._channel.start(self._receive)
-        self._channel.send("serving")
+        inner = await asyncio.get_running_loop().create_server(self._protocol_of(self._inner), "127.0.0.1", 0)
+        self.servers.append(inner)
+        self._row.port = inner.sockets[0].getsockname()[1]
+        if not self._table.were_all_ready:
+            self._listen()  # health probes are answered meanwhile
 
-    async def _wait(self) -> None:
-        """Report when the models are warm, and when the device has failed; the acceptor then replaces this worker."""
-        await self._service.warmed_up()
-        if self._service.is_warm:
-            self._announce()
-        await self._service.until_failure()
-        _tell_failure(self._channel, "DeviceError", self._service.failure or "")
+    def _note_ready(self) -> None:
+        self._row.is_ready = 1
+        self._listen()
 
-    def _receive(self, message: list[Any], connection: socket.socket | None) -> None:
-        match message:
-            case ["take", who]:
-                self._take(connection, is_client=who == "client")
-            case ["all_ready"]:
-                self._service.waits_for_others = False
-            case ["drain"]:
-                self._service.is_draining = True  # not ready from this moment on
-                self.should_exit = True
-            case ["last"]:
-                self._last.set()
+    def _listen(self) -> None:
+        self._row.turn()
+        self._resume()
 
-    def _take(self, connection: socket.socket | None, *, is_client: bool) -> None:
-        self._channel.send("taken")
-        if connection is None:  # no descriptor was left for it
-            if is_client:
-                self._channel.send("closed")
+    async def on_tick(self, counter: int) -> bool:
+        """Show that the event loop turns."""
+        if self._row.turned_ns:
+            self._row.turn()
+        return await super().on_tick(counter)
+
+    def _accept(self) -> None:
+        """Accept a connection, or leave it to a process with fewer."""
+        if not self._table.has_fewest(self._number):
+            self._pause(_LATER_S)
             return
-        task = asyncio.create_task(self._connect(connection, is_client=is_client))
+        try:
+            connection, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):  # another process has it, or the client has gone
+            return
+        except OSError:  # no descriptor is left
+            self._pause(_REST_S)
+            return
+        connection.setblocking(False)
+        settings = self._service.settings
+        if self._table.count_connections() >= settings.connections + connections.SPARE:
+            with connection, suppress(OSError):
+                connection.send(connections.refusal(connections.too_many(settings)))
+            return
+        self._row.connections += 1
+        task = asyncio.create_task(self._connect(connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _connect(self, connection: socket.socket, *, is_client: bool) -> None:
-        if not is_client:
-            await server.adopt(connection, self._sibling_config, self.server_state, app_state=STATE)
-        elif not await server.adopt(connection, self.config, self.server_state, app_state=self.lifespan.state):
-            self._channel.send("closed")
+    async def _connect(self, connection: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(self._protocol_of(self.config), connection)
+        except OSError:  # the client has gone
+            connection.close()
+            self._row.connections -= 1
+
+    def _protocol_of(self, config: uvicorn.Config) -> Callable[[], asyncio.Protocol]:
+        loop, protocol = asyncio.get_running_loop(), cast(Any, config.http_protocol_class)
+        return lambda: protocol(
+            config=config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
+        )
+
+    def _pause(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._listener)
+        loop.call_later(seconds, self._resume)
+
+    def _resume(self) -> None:
+        if self._listener.fileno() != -1:
+            asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     async def _last_connections(self) -> None:
-        await self._last.wait()
-        await asyncio.sleep(_SETTLE_S)
+        if self._service.failure is None:  # else the other processes take them
+            await super()._last_connections()
+        self._row.turned_ns = 0
+        asyncio.get_running_loop().remove_reader(self._listener)
+        self._listener.close()
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the acceptor."""
-        yield
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        """Drain; systemd sends SIGTERM to all processes, as the supervisor does."""
+        self._is_signalled = False
+        super()._end(number, frame)
 
 
 if __name__ == "__main__":

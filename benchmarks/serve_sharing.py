@@ -1,0 +1,148 @@
+"""How connections that stay are shared out among the processes of a service, and how fast each way is.
+
+    python -m benchmarks.serve_sharing --model rf-detr-seg-nano --weights nano.pt --device cuda:0 \
+        --processes 1 --processes 2 --processes 4 --clients 8 --clients 32 --clients 96 \
+        --tree old=../old/src --tree new=src --size 312
+
+Each tree is a folder with a version of maskjet; they take turns. `--fake-ms 2` replaces the engine by one that sleeps
+outside the interpreter's lock, for machines without a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+
+from benchmarks.command import SizesOption, start
+from benchmarks.serve import draw_images, plant
+from benchmarks.serve_load import Outcome
+from benchmarks.serve_processes import run_load, started
+from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_result
+
+FAKE = """
+import threading, time
+from maskjet.serve import dispatcher
+
+class Fake:
+    def __init__(self, model):
+        self._model, self._found, self._lock = model, None, threading.Lock()
+
+    def __getattr__(self, name):
+        return getattr(self._model, name)
+
+    def predict(self, images, **options):
+        if not images:
+            return self._model.predict(images, **options)
+        with self._lock:
+            self._found = self._found or self._model.predict(images[:1], threshold=0.5)
+        time.sleep({seconds})
+        return self._found * len(images)
+
+init = dispatcher.Dispatcher.__init__
+dispatcher.Dispatcher.__init__ = lambda self, name, model, *more, **options: init(
+    self, name, Fake(model), *more, **{{**options, "batch": 8}}
+)
+"""
+"""An engine that answers each batch alike; Python runs this at the start of each process."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One row of the table."""
+
+    tree: str
+    """Version of maskjet."""
+    processes: int
+    """Processes of the service."""
+    size: str
+    """Size of the images."""
+    clients: int
+    """Clients, each with a connection that stays."""
+    start_s: float
+    """Seconds from the start of the service until it was ready."""
+    per_second: float
+    """Requests per second, the median of the runs."""
+    p50_ms: float
+    """Median latency of the median run."""
+    p99_ms: float
+    """99th percentile of the median run."""
+    unevenness: float
+    """Connections of the process with the most, divided by the mean; the median of the runs."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.tree:8} {self.processes:2} processes, {self.size:>9}, {self.clients:3} clients: "
+            f"{self.per_second:8,.0f} /s, p50 {self.p50_ms:7.1f} ms, p99 {self.p99_ms:7.1f} ms, "
+            f"most/mean {self.unevenness:.2f}, ready after {self.start_s:.1f} s"
+        )
+
+
+def unevenness(outcome: Outcome, processes: int) -> float:
+    """Connections of the process with the most, divided by the mean of all."""
+    return max(outcome.processes.values()) * processes / outcome.processes.total()
+
+
+def sum_up(outcomes: Sequence[Outcome], **known: str | float) -> Measured:
+    """The row of several runs; `known` are its other fields."""
+    middle = sorted(outcomes, key=lambda each: each.per_second)[len(outcomes) // 2]
+    cuts = statistics.quantiles(middle.latencies_ms, n=100)
+    uneven = statistics.median(unevenness(each, int(known["processes"])) for each in outcomes)
+    return Measured(per_second=middle.per_second, p50_ms=cuts[49], p99_ms=cuts[98], unevenness=uneven, **known)  # type: ignore[arg-type]
+
+
+def main(
+    *,
+    model: ModelOption = "demo",
+    weights: WeightsOption = None,
+    device: Annotated[str, typer.Option(help="Device of all processes.")] = "cpu",
+    processes: Annotated[list[int] | None, typer.Option(help="Processes of the service; repeatable.")] = None,
+    clients: Annotated[list[int] | None, typer.Option(help="Clients at a time; repeatable.")] = None,
+    size: SizesOption = None,
+    tree: Annotated[list[str] | None, typer.Option(help="NAME=FOLDER of a version of maskjet; repeatable.")] = None,
+    fake_ms: Annotated[float | None, typer.Option(help="Milliseconds of a fake engine's batch.")] = None,
+    seconds: Annotated[float, typer.Option(help="Seconds of each run.")] = 3.0,
+    runs: Annotated[int, typer.Option(help="Runs of each load.")] = 3,
+    generators: Annotated[int | None, typer.Option(help="Processes of the load generator.")] = None,
+) -> None:
+    """Time how a service shares out connections among its processes."""
+    trees = dict(each.split("=", 1) for each in tree or [f"new={Path(__file__).parents[1] / 'src'}"])
+    generators = generators or max(1, len(os.sched_getaffinity(0)) // 4)
+    with TemporaryDirectory() as text:
+        folder = Path(text)
+        files = {each: draw_images(folder, parse_size(each)) for each in size or ("312",)}
+        chosen = plant(model, weights, next(iter(files.values())), folder)
+        if fake_ms is not None:
+            (folder / "sitecustomize.py").write_text(FAKE.format(seconds=fake_ms / 1e3))
+        for count in processes or (1, 2, 4):
+            for name, source in trees.items():
+                command = ["maskjet", "serve", *chosen, "--devices", ",".join([device] * count), "--queue", "256"]
+                path = os.pathsep.join([str(Path(source).resolve()), *([text] if fake_ms is not None else [])])
+                begun = time.monotonic()
+                with started(
+                    name, command, path="/v1/predict", ready="/health/ready", variables={"PYTHONPATH": path}
+                ) as server:
+                    start_s = time.monotonic() - begun
+                    for shown, images in files.items():
+                        for number in clients or (8, 32, 96):
+                            plan = server.plan(
+                                list(map(str, images)), clients=number, seconds=seconds, warm_up_s=1.0, is_asking=True
+                            )
+                            outcomes = [run_load(plan, generators) for _ in range(runs)]
+                            print_result(
+                                sum_up(
+                                    outcomes, tree=name, processes=count, size=shown, clients=number, start_s=start_s
+                                ),
+                                to_stdout=True,
+                            )
+
+
+if __name__ == "__main__":
+    start(main)
