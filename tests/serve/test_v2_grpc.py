@@ -1,7 +1,11 @@
 """gRPC's own: streams, the token, limits, the end; requests and answers are in `test_v2`."""
 
+import contextlib
+import os
 import queue
 import random
+import signal
+import socket
 import sys
 import threading
 import time
@@ -12,11 +16,14 @@ import pytest
 from maskjet.errors import InputError, MissingDependencyError
 from maskjet.serve import Settings
 from maskjet.serve.v2_grpc import _split
-from tests.serve.client import Held, run, served, serving
+from tests.serve.client import BEARER, Held, run, served, serving
+from tests.serve.test_processes import counts, started
+from tests.serve.test_v2_regions import shared
 from tests.waiting import until
 
 triton = pytest.importorskip("tritonclient.grpc", reason="gRPC is not installed", exc_type=ImportError)
 service_pb2 = triton.service_pb2
+HEADERS = {name.lower(): value for name, value in BEARER.items()}
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +189,43 @@ def test_a_missing_package_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "grpc", None)
     with pytest.raises(MissingDependencyError, match=r'grpc_port needs grpc: pip install "maskjet\[grpc\]"'):
         Settings(grpc_port=8001)
+
+
+@pytest.mark.slow
+def test_processes_share_the_port_and_the_regions(tmp_path, model, street):
+    """Each connection is one process's; a region that one registers is known to all, also to one that starts again."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    apart = [("grpc.use_local_subchannel_pool", 1)]  # else clients of one process share a connection
+    with (
+        shared(street.tobytes()) as key,
+        started(tmp_path, "--grpc-port", str(port)) as service,
+        contextlib.ExitStack() as stack,
+    ):
+        service.wait_until_ready()
+        clients = [
+            stack.enter_context(triton.InferenceServerClient(f"127.0.0.1:{port}", channel_args=apart))
+            for _ in range(24)
+        ]
+        clients[0].register_system_shared_memory("frame", key, street.nbytes, headers=HEADERS)
+        tensor = triton.InferInput("image", list(street.shape), "UINT8")
+        tensor.set_shared_memory("frame", street.nbytes)
+        expected = model.predict(street).confidence.tolist()
+        options = {"parameters": {"threshold": 0.3}, "headers": HEADERS}
+        for client in clients:
+            assert client.infer("demo", [tensor], **options).as_numpy("scores").tolist() == expected
+        with service.connect() as connection:
+            told = counts(connection.ask("/metrics")[1], "maskjet_requests_total", route="grpc ModelInfer")
+        assert sum(told.values()) == 24
+        assert set(told) == {"0", "1"}
+        pids = service.pids()
+        os.kill(pids[0], signal.SIGKILL)
+        until(lambda: service.statuses()[0].get("pid", pids[0]) != pids[0])
+        for client in clients:
+            until(lambda client=client: client.is_server_live())
+            assert client.infer("demo", [tensor], **options).as_numpy("scores").tolist() == expected
+        service.process.terminate()
+        assert service.process.wait(30) == 0
 
 
 @pytest.mark.slow

@@ -97,10 +97,10 @@ def _split_names(names: Any) -> Any:
 
 
 class _Parameters(Fields, extra="forbid"):
-    threshold: float | None = Field(None, ge=0, le=1)
+    threshold: float | None = Field(default=None, ge=0, le=1)
     classes: Annotated[list[_Name] | None, BeforeValidator(_split_names), Field(min_length=1, max_length=2**12)] = None
-    max_detections: int | None = Field(None, ge=1, lt=2**31)
-    timeout: int | None = Field(None, ge=1, lt=2**63)
+    max_detections: int | None = Field(default=None, ge=1, lt=2**31)
+    timeout: int | None = Field(default=None, ge=1, lt=2**63)
     binary_data_output: bool = False
 
 
@@ -121,12 +121,12 @@ class InferRequest(Fields):
     id: _Text | None = None
     parameters: _Parameters = _Parameters()
     inputs: list[v2_images.ImageTensor] = Field(min_length=1, max_length=1)
-    outputs: list[_Output] = Field([], max_length=len(OUTPUTS))
+    outputs: list[_Output] = Field(default=[], max_length=len(OUTPUTS))
 
     def options(self) -> Options:
         """Options of `Model.predict`; whether the model has the classes is not checked."""
-        given = self.parameters
-        return Options(given.threshold, given.classes and tuple(given.classes), given.max_detections)
+        given, classes = self.parameters, self.parameters.classes
+        return Options(given.threshold, None if classes is None else tuple(classes), given.max_detections)
 
     def choose_outputs(self, known: Sequence[TensorSpec]) -> list[Output]:
         """The outputs to return, in order; `known` are the model's."""

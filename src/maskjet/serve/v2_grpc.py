@@ -51,7 +51,7 @@ async def serving(service: Service, regions: Regions) -> AsyncIterator[None]:
     settings, siblings = service.settings, service.siblings
     settings.check_exposure()
     server = aio.server(options=_options(service), maximum_concurrent_rpcs=settings.connections)
-    server.add_generic_rpc_handlers((_Methods(service, regions),))  # type: ignore[arg-type]
+    server.add_generic_rpc_handlers((_Methods(service, regions),))
     is_restarted = siblings is not None and siblings.are_ready
     listening = asyncio.create_task(_listen(server, service, when_warm=is_restarted))
     if not is_restarted:
@@ -118,8 +118,8 @@ class _Methods:
             name = f"{kind.title()}SharedMemory"
             self._answers |= {
                 f"{name}Status": partial(self._list_regions, kind),
-                f"{name}Register": lambda asked, kind=kind: regions.register(kind, _as_dict(asked)),
-                f"{name}Unregister": lambda asked, kind=kind: regions.unregister(kind, asked.name),
+                f"{name}Register": partial(self._register_region, kind),
+                f"{name}Unregister": partial(self._unregister_region, kind),
             }
 
     def service(self, details: Any) -> Any:
@@ -237,6 +237,12 @@ class _Methods:
 
     def _list_regions(self, kind: str, asked: Any) -> dict[str, Any]:
         return {"regions": [{"key": each["name"], "value": each} for each in self._regions.status(kind, asked.name)]}
+
+    def _register_region(self, kind: str, asked: Any) -> None:
+        self._regions.register(kind, _as_dict(asked))
+
+    def _unregister_region(self, kind: str, asked: Any) -> None:
+        self._regions.unregister(kind, asked.name)
 
 
 def _split(data: bytes) -> tuple[bytes, memoryview]:

@@ -41,7 +41,7 @@ class SystemRegion(Fields):
 
     name: _Name
     key: Annotated[str, Field(pattern=r"^/?[A-Za-z0-9_-]{1,250}$")]
-    offset: int = Field(0, ge=0, lt=2**62)
+    offset: int = Field(default=0, ge=0, lt=2**62)
     byte_size: _Size
 
 
@@ -185,7 +185,7 @@ class _SystemMemory:
     def read(self, offset: int, size: int) -> NDArray[np.uint8]:
         """A copy of these bytes; raises InputError if the client has shortened the memory."""
         values = np.empty(size, dtype=np.uint8)
-        if os.preadv(self._file, [values], self.region.offset + offset) != size:
+        if os.preadv(self._file, [values.data], self.region.offset + offset) != size:
             raise InputError(f"The region {show(self.region.name)} must be as long as it was, it is shorter.")
         return values
 
