@@ -1,14 +1,18 @@
 """Shared memory: what is registered is read by every process of the service, and nothing else is."""
 
+import base64
 import os
 import secrets
-from contextlib import contextmanager
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+import maskjet
 from maskjet.errors import InputError
 from maskjet.serve import Settings
 from maskjet.serve.problems import ProblemError
@@ -209,3 +213,116 @@ def test_sizes_are_checked_before_a_region_is_read():
     for fields in (state([1, 1, 3], 2), state([1, 1, 3], 2**62), state([9, 1, 1, 3], 27), state([101, 100, 3], 30_300)):
         with pytest.raises((InputError, ProblemError)):
             read_images(fields, memoryview(b""), read_region, most_images=8, most_pixels=10_000)
+
+
+EXPORTS = """
+import base64, ctypes, sys
+import numpy as np
+import cuda.bindings.runtime as cudart
+
+def call(function, *arguments):
+    error, *results = function(*arguments)
+    assert error == cudart.cudaError_t.cudaSuccess, error
+    return results[0] if results else None
+
+size = int(sys.argv[1])
+pointer = call(cudart.cudaMalloc, size)
+handle = call(cudart.cudaIpcGetMemHandle, pointer)
+raw = bytes((ctypes.c_char * 64).from_address(handle.getPtr()))
+print(base64.b64encode(raw).decode(), flush=True)
+while frame := sys.stdin.buffer.read(size):
+    values = np.frombuffer(frame, np.uint8)
+    call(cudart.cudaMemcpy, pointer, values.ctypes.data, size, cudart.cudaMemcpyKind.cudaMemcpyHostToDevice)
+    call(cudart.cudaDeviceSynchronize)
+    print("written", flush=True)
+"""
+"""A client in a process of its own, as CUDA opens no memory in the process that made it: writes each frame that it
+reads from standard input."""
+
+
+@contextmanager
+def exported(size):
+    """A client with GPU memory: its handle in base64, and a function that writes a frame into it."""
+    pytest.importorskip("cuda.bindings.runtime", reason="cuda-bindings is not installed", exc_type=ImportError)
+    command = [sys.executable, "-c", EXPORTS, str(size)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as client:
+
+        def write(frame):
+            client.stdin.write(frame.tobytes())
+            client.stdin.flush()
+            assert client.stdout.readline() == b"written\n"
+
+        try:
+            yield client.stdout.readline().strip(), write
+        finally:
+            client.stdin.close()
+            client.wait(30)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("module", [http, grpc], ids=["http", "grpc"])
+def test_a_gpus_memory_is_read_in_place(module, street):
+    frames = [street, np.ascontiguousarray(street[::-1]), np.zeros_like(street)]
+    large = 2 * street.nbytes + 512
+    with (
+        maskjet.load("demo", device="cuda", threshold=0.3, compile=False) as model,
+        serving({"demo": model}, has_grpc=True) as address,
+        module.InferenceServerClient(address if module is http else address.grpc) as client,
+        exported(large) as (handle, write),
+    ):
+        client.module = module
+        for wrong, size, message in (
+            (handle, 2**40, "byte_size must be at most the"),
+            (base64.b64encode(bytes(64)), 100, "raw_handle must be of another process's memory"),
+        ):
+            with pytest.raises(http.InferenceServerException, match=message):
+                client.register_cuda_shared_memory("wrong", wrong, 0, size)
+        client.register_cuda_shared_memory("frames", handle, 0, large)
+        for at, frame in enumerate(frames):
+            offset = 512 + at % 2 * street.nbytes
+            padded = np.full(large, 255, np.uint8)
+            padded[offset : offset + street.nbytes] = frame.ravel()
+            write(padded)
+            tensor = make_input(client, street.shape, "UINT8", "frames", street.nbytes, offset)
+            result = client.infer("demo", [tensor])
+            found = model.predict(frame)
+            assert result.as_numpy("class_ids").tolist() == found.class_id.tolist()
+            assert result.as_numpy("scores") == pytest.approx(found.confidence, abs=2e-3)
+            assert result.as_numpy("masks").tolist() == [rle["counts"] for rle in found.rle]
+        memory = next(iter(address.regions._opened.values()))
+        begin = memory.__cuda_array_interface__["data"][0]
+        assert memory.read(512, 10).data_ptr() == begin + 512  # in place
+        both = make_input(client, (2, *street.shape), "UINT8", "frames", 2 * street.nbytes, 512)
+        assert client.infer("demo", [both]).as_numpy("count").shape == (2,)
+        with pytest.raises(http.InferenceServerException, match="must be within"):
+            client.infer("demo", [make_input(client, street.shape, "UINT8", "frames", street.nbytes, large)])
+        with pytest.raises(http.InferenceServerException, match="must be UINT8 in a GPU's memory"):
+            client.infer("demo", [make_input(client, [1], "BYTES", "frames", 100)])
+        client.unregister_cuda_shared_memory("frames")
+        assert address.regions._opened == {}
+        client.register_cuda_shared_memory("frames", handle, 0, large)  # opened anew
+        kept = address.regions.read("frames", 0, 10)
+        client.unregister_cuda_shared_memory()
+        del memory
+        assert kept.tolist() == [255] * 10  # a tensor that is still used keeps the memory open
+
+
+@pytest.mark.gpu
+def test_a_client_that_ends_leaves_the_service_alive(street):
+    with (
+        maskjet.load("demo", device="cuda", threshold=0.3, compile=False) as model,
+        serving({"demo": model}, has_grpc=True) as address,
+        grpc.InferenceServerClient(address.grpc) as client,
+    ):
+        client.module = grpc
+        with exported(street.nbytes) as (handle, write):
+            write(street)
+            client.register_cuda_shared_memory("frame", handle, 0, street.nbytes)
+            tensor = make_input(client, street.shape, "UINT8", "frame", street.nbytes)
+            expected = client.infer("demo", [tensor]).as_numpy("scores").tolist()
+            assert len(expected) == len(model.predict(street))
+        with suppress(http.InferenceServerException):
+            client.infer("demo", [tensor])  # the memory stays until the service closes it
+        client.unregister_cuda_shared_memory()
+        pixels = grpc.InferInput("image", list(street.shape), "UINT8").set_data_from_numpy(street)
+        assert client.infer("demo", [pixels]).as_numpy("scores") == pytest.approx(np.array(expected), abs=2e-3)
