@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +23,9 @@ from tests.serve.test_v2_regions import shared
 from tests.waiting import until
 
 triton = pytest.importorskip("tritonclient.grpc", reason="gRPC is not installed", exc_type=ImportError)
+http = pytest.importorskip("tritonclient.http", reason="tritonclient[http] is not installed", exc_type=ImportError)
 service_pb2 = triton.service_pb2
+APART = [("grpc.use_local_subchannel_pool", 1)]  # else clients in one process share a connection
 HEADERS = {name.lower(): value for name, value in BEARER.items()}
 
 
@@ -46,6 +49,12 @@ def refused(call, *args, **options):
     with pytest.raises(triton.InferenceServerException) as caught:
         call(*args, **options)
     return caught.value.status().removeprefix("StatusCode."), caught.value.message()
+
+
+def count_descriptors():
+    """Sockets and shared memory that are open; gRPC's clients keep other things for a while."""
+    open_ones = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    return sum(each.startswith(("socket", "/dev/shm")) for each in open_ones)
 
 
 def start_stream(client, **options):
@@ -103,6 +112,25 @@ def test_messages_are_limited(client, scenes):
     status, message = refused(client.infer, "demo", [make_input(scenes[0])], request_id="x" * 70_000)
     assert (status, "at most 65,536 bytes without raw_input_contents" in message) == ("INVALID_ARGUMENT", True)
     assert refused(client.get_model_config, "demo")[0] == "UNIMPLEMENTED"
+
+
+def test_connections_and_slow_messages_are_limited(model):
+    import grpc
+
+    with serving({"demo": model}, has_grpc=True, connections=2, body_s=0.2) as address:
+        host, _, port = address.grpc.partition(":")
+        with grpc.insecure_channel(address.grpc) as channel, contextlib.ExitStack() as stack:
+            call = channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")
+            go = threading.Event()
+            with pytest.raises(grpc.RpcError) as caught:
+                call((b"" for _ in range(1) if go.wait(30)), timeout=30)
+            go.set()
+            assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+            assert caught.value.details() == "The message must come in time, it did not."
+            sockets = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(2)]
+            with triton.InferenceServerClient(address.grpc, channel_args=APART) as another:
+                assert refused(another.is_server_live)[0] == "UNAVAILABLE"
+            assert sockets[0].recv(1)  # settings of HTTP/2
 
 
 def test_messages_are_split_as_they_were_joined():
@@ -196,7 +224,6 @@ def test_processes_share_the_port_and_the_regions(tmp_path, model, street):
     """Each connection is one process's; a region that one registers is known to all, also to one that starts again."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    apart = [("grpc.use_local_subchannel_pool", 1)]  # else clients of one process share a connection
     with (
         shared(street.tobytes()) as key,
         started(tmp_path, "--grpc-port", str(port)) as service,
@@ -204,7 +231,7 @@ def test_processes_share_the_port_and_the_regions(tmp_path, model, street):
     ):
         service.wait_until_ready()
         clients = [
-            stack.enter_context(triton.InferenceServerClient(f"127.0.0.1:{port}", channel_args=apart))
+            stack.enter_context(triton.InferenceServerClient(f"127.0.0.1:{port}", channel_args=APART))
             for _ in range(24)
         ]
         clients[0].register_system_shared_memory("frame", key, street.nbytes, headers=HEADERS)
@@ -226,6 +253,58 @@ def test_processes_share_the_port_and_the_regions(tmp_path, model, street):
             assert client.infer("demo", [tensor], **options).as_numpy("scores").tolist() == expected
         service.process.terminate()
         assert service.process.wait(30) == 0
+
+
+@pytest.mark.slow
+def test_clients_that_come_and_go_leave_nothing_behind(model, scenes):
+    """Both protocols, streams and shared memory at once, with clients that give up."""
+    images = [np.ascontiguousarray(scene[:64, :64]) for scene in scenes]
+    scores = [model.predict(image).confidence.tolist() for image in images]
+    failures, end = queue.Queue(), time.monotonic() + 8
+
+    def come_and_go(number):
+        chance = random.Random(number)
+        try:
+            while time.monotonic() < end:
+                at = chance.randrange(len(images))
+                if chance.random() < 0.3:
+                    tensor = http.InferInput("image", list(images[at].shape), "UINT8").set_data_from_numpy(images[at])
+                    with http.InferenceServerClient(address) as client:
+                        assert client.infer("demo", [tensor]).as_numpy("scores").tolist() == scores[at]
+                    continue
+                with triton.InferenceServerClient(address.grpc) as client, shared(images[at].tobytes()) as key:
+                    tensor = make_input(images[at])
+                    if chance.random() < 0.5:
+                        client.register_system_shared_memory(key, key, images[at].nbytes)
+                        tensor.set_shared_memory(key, images[at].nbytes)
+                    answers = start_stream(client)
+                    client.async_stream_infer("demo", [tensor])
+                    if chance.random() < 0.5:
+                        assert answers.get(timeout=30)[0].as_numpy("scores").tolist() == scores[at]
+                    client.stop_stream(cancel_requests=True)
+                    try:
+                        found = client.infer("demo", [tensor], client_timeout=chance.choice((0.001, 30)))
+                        assert found.as_numpy("scores").tolist() == scores[at]
+                    except triton.InferenceServerException as error:
+                        assert error.status() == "StatusCode.DEADLINE_EXCEEDED"  # noqa: PT017
+                    client.unregister_system_shared_memory(key)
+        except BaseException as error:
+            failures.put(error)
+
+    with serving({"demo": model}, has_grpc=True) as address:
+        with triton.InferenceServerClient(address.grpc) as client:
+            client.infer("demo", [make_input(images[0])])
+        before = count_descriptors() + 4
+        threads = [threading.Thread(target=come_and_go, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures.empty(), failures.get()
+        service = address.service
+        until(lambda: not (service.memory.taken or service.streams or service.dispatchers["demo"].depth))
+        assert address.regions.status("system") == []
+        until(lambda: count_descriptors() <= before)
 
 
 @pytest.mark.slow

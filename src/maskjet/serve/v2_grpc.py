@@ -57,7 +57,6 @@ async def serving(service: Service, regions: Regions) -> AsyncIterator[None]:
     if not is_restarted:
         await listening
     ending = asyncio.create_task(_end(server, service))
-    service.streams.add(ending)
     try:
         yield
     finally:
@@ -104,27 +103,26 @@ class _Methods:
 
     def __init__(self, service: Service, regions: Regions) -> None:
         self._service, self._regions, self._settings = service, regions, service.settings
-        self._messages, self._streams = messages(), 0
+        self._messages, self._access = messages(), AccessControl(self._settings)
         self._receiving = asyncio.Semaphore(max(1, self._settings.memory_bytes // self._settings.body_bytes))
-        self._access = AccessControl(self._settings)
-        self._answers: dict[str, Callable[[Any], Any]] = {
-            "ServerLive": lambda _: {"live": service.failure is None},
-            "ServerReady": lambda _: {"ready": service.is_ready},
-            "ServerMetadata": lambda _: v2.SERVER,
-            "ModelReady": lambda asked: {"ready": bool(self._find(asked)) and service.is_ready},
-            "ModelMetadata": lambda asked: v2.describe(self._find(asked)),
+        self._answers: dict[str, tuple[str, str, Callable[[Any], Any]]] = {  # messages, and what answers the first
+            "ServerLive": ("Empty", "State", lambda _: {"is_so": service.failure is None}),
+            "ServerReady": ("Empty", "State", lambda _: {"is_so": service.is_ready}),
+            "ServerMetadata": ("Empty", "Server", lambda _: v2.SERVER),
+            "ModelReady": ("Name", "State", lambda asked: {"is_so": bool(self._find(asked)) and service.is_ready}),
+            "ModelMetadata": ("Name", "Model", lambda asked: v2.describe(self._find(asked))),
         }
         for kind in KINDS:
-            name = f"{kind.title()}SharedMemory"
+            name = kind.title()
             self._answers |= {
-                f"{name}Status": partial(self._list_regions, kind),
-                f"{name}Register": partial(self._register_region, kind),
-                f"{name}Unregister": partial(self._unregister_region, kind),
+                f"{name}SharedMemoryStatus": ("Name", f"{name}List", partial(self._list_regions, kind)),
+                f"{name}SharedMemoryRegister": (name, "Empty", partial(self._register_region, kind)),
+                f"{name}SharedMemoryUnregister": ("Name", "Empty", partial(self._unregister_region, kind)),
             }
 
     def service(self, details: Any) -> Any:
         """The handler of a call; None if there is no such method."""
-        import grpc
+        import grpc.aio
 
         name = details.method.removeprefix(f"/{SERVICE}/")
         if name not in (*self._answers, _INFER, _STREAM):
@@ -136,6 +134,8 @@ class _Methods:
                 self._check(name, dict(details.invocation_metadata))
                 await (self._stream(context) if name == _STREAM else self._answer(name, context))
                 outcome = "200"
+            except grpc.aio.BaseError:  # the client has gone
+                pass
             except Exception as error:
                 problem = problems.to_problem(error)
                 outcome = str(problem.status)
@@ -167,16 +167,17 @@ class _Methods:
         if name == _INFER:
             answer = await self._infer(data)
         else:
-            asked = self._parse(f"{name}Request", data)
-            fields = await self._service.in_thread(self._answers[name], asked)
-            answer = getattr(self._messages, f"{name}Response")(**fields or {})
+            kind, answers, function = self._answers[name]
+            fields = await self._service.in_thread(function, self._parse(kind, data))
+            answer = getattr(self._messages, answers)(**fields or {})
         await context.write(answer.SerializeToString())
 
     async def _stream(self, context: Any) -> None:
         """Answer the requests of a stream, one after the other, until either side ends it."""
-        if self._streams >= self._settings.streams:
+        streams, task = self._service.streams, asyncio.current_task()
+        if task is None or len(streams) >= self._settings.streams:
             raise problems.busy(f"The service has {self._settings.streams} streams; try again later.")
-        self._streams += 1
+        streams.add(task)
         ending = asyncio.create_task(self._service.ending.wait())
         try:
             while True:
@@ -190,16 +191,16 @@ class _Methods:
                     fields: dict[str, Any] = {"infer_response": await self._infer(data)}
                 except Exception as error:
                     fields = {"error_message": problems.to_problem(error).detail}
-                await context.write(self._messages.ModelStreamInferResponse(**fields).SerializeToString())
+                await context.write(self._messages.InStream(**fields).SerializeToString())
         finally:
-            self._streams -= 1
+            streams.discard(task)
             ending.cancel()
 
     async def _infer(self, data: bytes) -> Any:
         with self._service.memory.reserve() as reservation:
             reservation.take(len(data))
             head, contents = _split(data)
-            asked = self._parse("ModelInferRequest", head)
+            asked = self._parse("Request", head)
             inference = v2.Inference(self._service, self._regions, asked.model_name, asked.model_version or v2.VERSION)
             inference.dispatcher.check_room()
             stated = _as_dict(asked)
@@ -216,7 +217,7 @@ class _Methods:
             some, shape = v2_codec.collect(found, spec)
             tensors.append({"name": spec.name, "datatype": spec.datatype, "shape": shape})
             values.append(v2_codec.to_bytes(some))
-        return self._messages.ModelInferResponse(
+        return self._messages.Response(
             model_name=model, model_version=version, id=identity, outputs=tensors, raw_output_contents=values
         )
 
@@ -228,9 +229,8 @@ class _Methods:
                 return getattr(self._messages, kind).FromString(data)
         except DecodeError:
             pass
-        raise problems.bad_request(
-            f"The message must be a {kind} of at most {_HEAD_BYTES:,} bytes without raw_input_contents, it is not."
-        )
+        most = f"at most {_HEAD_BYTES:,} bytes without raw_input_contents"
+        raise problems.bad_request(f"The message must be the method's, of {most}, it is not.")
 
     def _find(self, asked: Any) -> Dispatcher:
         return v2.find(self._service, asked.name, asked.version or v2.VERSION)
@@ -276,7 +276,7 @@ def _as_dict(stated: Any) -> dict[str, Any]:
     for field in stated.DESCRIPTOR.fields:
         value = getattr(stated, field.name)
         if field.name == "parameters":
-            value = {one.key: getattr(one.value, one.value.WhichOneof("choice") or "bool_param") for one in value}
+            value = {one.key: getattr(one.value, one.value.WhichOneof("choice") or "bool") for one in value}
         elif not isinstance(value, str | bytes | int):
             value = [_as_dict(one) if field.message_type else one for one in value]
         fields[field.name] = value

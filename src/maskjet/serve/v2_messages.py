@@ -1,8 +1,8 @@
 """Messages of the Open Inference Protocol's gRPC service, with Triton's extensions for shared memory.
 
-They are built from the table below when gRPC starts: a third of the lines of a generated file, of which each states the
-oldest protobuf that can load it. Only types and the order of fields are on the wire, so nested types are written one
-after the other, and maps as the lists of entries that they are.
+They are built from the table below when gRPC starts: generated files are many times as long, and each states the oldest
+protobuf that may load it. Only types and the order of fields are on the wire. So messages of one form share an entry,
+nested types are written one after the other, and maps as the lists of entries that they are.
 """
 
 from __future__ import annotations
@@ -14,44 +14,27 @@ from typing import Any
 SERVICE = "inference.GRPCInferenceService"
 """The service's full name."""
 _TABLE = """
-ServerLiveRequest
-ServerLiveResponse live:bool
-ServerReadyRequest
-ServerReadyResponse ready:bool
-ServerMetadataRequest
-ServerMetadataResponse name:string version:string extensions:string*
-ModelReadyRequest name:string version:string
-ModelReadyResponse ready:bool
-ModelMetadataRequest name:string version:string
-TensorMetadata name:string datatype:string shape:int64*
-ModelMetadataResponse name:string versions:string* platform:string inputs:TensorMetadata* outputs:TensorMetadata*
-InferParameter bool_param:bool| int64_param:int64| string_param:string| double_param:double| uint64_param:uint64|
-Parameter key:string value:InferParameter
-InputTensor name:string datatype:string shape:int64* parameters:Parameter*
-RequestedOutput name:string parameters:Parameter*
-ModelInferRequest model_name:string model_version:string id:string parameters:Parameter* inputs:InputTensor* \
-outputs:RequestedOutput* raw_input_contents:bytes*
-OutputTensor name:string datatype:string shape:int64*
-ModelInferResponse model_name:string model_version:string id:string parameters:Parameter* outputs:OutputTensor* \
-raw_output_contents:bytes*
-ModelStreamInferResponse error_message:string infer_response:ModelInferResponse
-SystemSharedMemoryStatusRequest name:string
-SystemRegion name:string key:string offset:uint64 byte_size:uint64
-SystemEntry key:string value:SystemRegion
-SystemSharedMemoryStatusResponse regions:SystemEntry*
-SystemSharedMemoryRegisterRequest name:string key:string offset:uint64 byte_size:uint64
-SystemSharedMemoryRegisterResponse
-SystemSharedMemoryUnregisterRequest name:string
-SystemSharedMemoryUnregisterResponse
-CudaSharedMemoryStatusRequest name:string
-CudaRegion name:string device_id:uint64 byte_size:uint64
-CudaEntry key:string value:CudaRegion
-CudaSharedMemoryStatusResponse regions:CudaEntry*
-CudaSharedMemoryRegisterRequest name:string raw_handle:bytes device_id:int64 byte_size:uint64
-CudaSharedMemoryRegisterResponse
-CudaSharedMemoryUnregisterRequest name:string
-CudaSharedMemoryUnregisterResponse
-"""  # a line per message; its fields are numbered from 1. * is repeated, | one of those of which one is set.
+Empty
+Name         name version
+State        is_so:bool
+Server       name version extensions*
+Tensor       name datatype shape:int64*
+Model        name versions* platform inputs:Tensor* outputs:Tensor*
+Choice       bool:bool| int64:int64| string:string| double:double| uint64:uint64|
+Parameter    key value:Choice
+Input        name datatype shape:int64* parameters:Parameter*
+Output       name parameters:Parameter*
+Request      model_name model_version id parameters:Parameter* inputs:Input* outputs:Output* raw_input_contents:bytes*
+Response     model_name model_version id parameters:Parameter* outputs:Tensor* raw_output_contents:bytes*
+InStream     error_message infer_response:Response
+System       name key offset:uint64 byte_size:uint64
+SystemEntry  key value:System
+SystemList   regions:SystemEntry*
+Cuda         name raw_handle:bytes device_id:int64 byte_size:uint64
+CudaState    name device_id:uint64 byte_size:uint64
+CudaEntry    key value:CudaState
+CudaList     regions:CudaEntry*
+"""  # a line per message; its fields have the numbers 1, 2, ..., no type for strings; * is repeated, | one of several
 
 
 @cache
@@ -63,16 +46,15 @@ def messages() -> Any:
     for name, *fields in map(str.split, _TABLE.strip().splitlines()):
         made = file.message_type.add(name=name)
         for number, text in enumerate(fields, 1):
-            field, _, kind = text.partition(":")
-            type_name = kind.rstrip("*|")
-            one = made.field.add(name=field, number=number, label=3 if kind.endswith("*") else 1)
-            if type_name[0].isupper():
-                one.type_name = f".inference.{type_name}"
+            field, _, kind = text.rstrip("*|").partition(":")
+            one = made.field.add(name=field, number=number, label=3 if text.endswith("*") else 1)
+            if kind[:1].isupper():
+                one.type_name = f".inference.{kind}"
             else:
-                one.type = getattr(one, f"TYPE_{type_name.upper()}")
-            if kind.endswith("|"):
+                one.type = getattr(one, f"TYPE_{kind.upper() or 'STRING'}")
+            if text.endswith("|"):
                 one.oneof_index = 0
-        if any(one.HasField("oneof_index") for one in made.field):
+        if fields and fields[0].endswith("|"):
             made.oneof_decl.add(name="choice")
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
