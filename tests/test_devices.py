@@ -101,3 +101,43 @@ def test_devices_that_are_not_here_are_refused(gpus, monkeypatch):
     assert len(choose("cpu,cpu", EngineConfig())) == 2
     with pytest.raises(UnsupportedError, match="precision='fp16' needs a GPU"):
         choose("cpu", dataclasses.replace(EngineConfig(), precision="fp16"))
+
+
+@pytest.mark.parametrize(
+    ("text", "cores", "free_gib", "processes", "expected"),
+    [
+        ("auto", 16, 79, None, ["cuda:0"] * 4),
+        ("auto", 16, 79, 1, ["cuda:0"]),
+        ("auto", 16, 79, 6, ["cuda:0"] * 6),
+        ("auto", 15, 79, None, ["cuda:0"] * 2),
+        ("auto", 7, 79, None, ["cuda:0"]),
+        ("auto", 16, 15, None, ["cuda:0"]),
+        ("auto", 16, None, None, ["cuda:0"]),  # not known
+        ("all", 16, 79, None, ["cuda:0"] * 2 + ["cuda:1"] * 2),
+        ("cuda:1,cuda:1", 64, 79, None, ["cuda:1"] * 2),  # chosen by hand
+        ("cuda:1,cuda:1", 64, 79, 2, ["cuda:1"] * 4),
+        ("cpu", 64, None, None, ["cpu"]),
+        ("cpu", 2, None, 3, ["cpu"] * 3),
+    ],
+)
+def test_processes_fill_a_gpu_within_cores_and_memory(text, cores, free_gib, processes, expected, gpus, monkeypatch):
+    gpus(2)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(cores))
+    monkeypatch.setattr(devices, "free_gpu_bytes", lambda _: free_gib if free_gib is None else free_gib * 2**30)
+    places = choose(text, EngineConfig(), processes)
+    assert [each.device for each in places] == expected
+    assert {each.variables["OMP_NUM_THREADS"] for each in places} == {str(max(1, cores // len(places)))}
+
+
+def test_free_memory_is_asked_of_the_gpu_that_a_process_sees(monkeypatch, tmp_path):
+    (first, second, cpu) = place(["cuda:0", "cuda:1", "cpu"], {"CUDA_VISIBLE_DEVICES": "7,GPU-1"}, cores=4)
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text('#!/bin/sh\n[ "$1" = --id=7 ] && echo 81079 || exit 6\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert devices.free_gpu_bytes(first) == 81079 * 2**20
+    assert devices.free_gpu_bytes(second) is None
+    assert devices.free_gpu_bytes(cpu) is None
+    tool.unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert devices.free_gpu_bytes(first) is None

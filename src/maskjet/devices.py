@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,11 @@ ALL = "all"
 SEGMENTS_PER_GPU = 8
 """Segments that a GPU works on at a time, unless fewer are asked for: while one is opened or written, others keep it
 busy. Each has two batches in flight, and an engine lends 16 slots. H200, 1080p: 1,706 frames/s; with four 1,313."""
+PROCESSES_BY_CORES = ((16, 4), (8, 2))
+"""Most processes that serve on one GPU, from so many cores for each GPU on, where `--processes auto` chooses: with more
+of them a GPU answers no more requests (benchmarks/serve.md). One where there are fewer cores."""
+_LEAST_FREE = 16 * 2**30  # bytes of GPU memory; with less there is one process
+_PROCESS_BYTES = 4 * 2**30  # kept free for each process, its CUDA context included
 _VISIBLE, _THREADS = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"
 
 
@@ -38,19 +44,20 @@ class Place:
         return f"process {self.number} on {self.device}"
 
 
-def choose(devices: str, config: EngineConfig) -> list[Place]:
+def choose(devices: str, config: EngineConfig, processes: int | None = 1) -> list[Place]:
     """The places of processes that share the work; makes no CUDA context.
 
     Args:
         devices: "all" for each GPU, or names as `EngineConfig.device` has them, with commas; repeated for several
-            processes on one device.
+            processes on one device; or "auto" for the first GPU, else the CPU.
+        processes: Processes for each name; None for as many as fill a GPU, but one for names that are repeated.
         config: How the models run; its device is not looked at.
 
     Raises:
         InputError: An entry is no name of a device.
         UnsupportedError: A device is not on this machine, or does not support the configuration.
     """
-    names = [name_device(name.strip()) for name in devices.split(",")] if devices != ALL else []
+    names = [name_device(name.strip()) for name in devices.split(",")] if devices not in (ALL, "auto") else []
     for name in names:
         if not re.fullmatch(r"cpu|cuda(:\d{1,4})?", name):
             given = f"{name!r} in {devices!r}" if len(names) > 1 else repr(name)
@@ -60,13 +67,42 @@ def choose(devices: str, config: EngineConfig) -> list[Place]:
         if not count:
             raise UnsupportedError("devices='all' needs a GPU, PyTorch sees none; use 'cpu'.")
         names = [f"cuda:{index}" for index in range(count)]
+    elif devices == "auto":
+        names = ["cuda:0" if count else "cpu"]
     names = ["cuda:0" if name == "cuda" else name for name in names]
     for name in names:
         if name == "cpu":
             config.check_cpu()
         elif int(name.removeprefix("cuda:")) >= count:
             raise UnsupportedError(f"devices must be on this machine, {name!r} is not: PyTorch sees {count} GPUs.")
-    return place(names, os.environ, cores=len(os.sched_getaffinity(0)))
+    cores = len(os.sched_getaffinity(0))
+    if processes is None and len(set(names)) == len(names):
+        share = cores // len(names)
+        counts = [_fill(each, share) for each in place(names, os.environ, cores=cores)]
+    else:
+        counts = [processes or 1] * len(names)
+    names = [name for name, count in zip(names, counts, strict=True) for _ in range(count)]
+    return place(names, os.environ, cores=cores)
+
+
+def _fill(place: Place, cores: int) -> int:
+    """Processes that fill a place with so many cores."""
+    free = free_gpu_bytes(place)
+    if free is None or free < _LEAST_FREE:
+        return 1
+    most = next((processes for least, processes in PROCESSES_BY_CORES if cores >= least), 1)
+    return min(most, free // _PROCESS_BYTES)
+
+
+def free_gpu_bytes(place: Place) -> int | None:
+    """Free memory of a place's GPU by nvidia-smi, which makes no CUDA context; None on a CPU or if it does not tell."""
+    gpu = place.variables[_VISIBLE]
+    command = ["nvidia-smi", f"--id={gpu}", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+    try:
+        mib = int(subprocess.run(command, capture_output=True, check=True, timeout=20).stdout) if gpu else None
+    except (OSError, subprocess.SubprocessError, ValueError):  # as for a MIG instance
+        return None
+    return None if mib is None else mib * 2**20
 
 
 def _count_gpus() -> int:

@@ -31,6 +31,7 @@ def test_models_have_names():
     ("options", "message"),
     [
         ("--host 0.0.0.0", "(--)?token must be given to listen on '0.0.0.0', .*"),
+        ("--processes 0", "--processes must be auto or a whole number 1..99, got '0'."),
         ("--queue 0", "--queue must be a whole number of at least 1, got 0."),
         ("--weights a.pt --model a --model b", "--weights must go with one model, .*"),
         ("--model dmo --port 0", "--model must be a name or a checkpoint's path, got 'dmo'; did you mean 'demo'?.*"),

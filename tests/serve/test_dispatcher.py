@@ -1,7 +1,9 @@
 """Batches and permits: what waits together is answered together, and nothing is lost, held up, forgotten or kept."""
 
 import asyncio
+import copy
 import gc
+import json
 import logging
 import random
 import threading
@@ -12,13 +14,17 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from types import SimpleNamespace
 
+import cv2
 import numpy as np
 import pytest
+import torch
 
-from maskjet.errors import InputError
+from maskjet.errors import DeviceError, InputError, SourceError, UnsupportedError
+from maskjet.media.decoding import Decoding
+from maskjet.media.images import decode_image
 from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.problems import ProblemError
-from maskjet.serve.tickets import Options
+from maskjet.serve.tickets import Options, WholeJPEG
 from tests.serve.client import Held, encoded, problem_of, run, served
 
 
@@ -123,6 +129,104 @@ async def test_what_waits_is_batched_by_options_whatever_its_size():
         assert [answer.batch for answer in answers] == [1, 3, 3, 3, 1, 2, 2]
         assert [answer.detections.number for answer in answers] == list(range(7))
         assert all(answer.queue_s >= 0 and answer.predict_s > 0 for answer in answers)
+
+
+class FakeJPEGs:
+    """A GPU that decodes each JPEG to a picture of its number, refuses negative ones, and notes its batches."""
+
+    def __init__(self):
+        self.batches, self.error = [], None
+
+    def decode(self, numbers):
+        self.batches.append(numbers)
+        if self.error is not None:
+            raise self.error
+        return [None if number < 0 else picture(number) for number in numbers]
+
+
+def cut_off():
+    raise SourceError("image must be decodable, it is cut off.")
+
+
+@run
+async def test_jpegs_of_a_batch_are_decoded_together_and_fail_alone():
+    gpu = FakeJPEGs()
+    async with started(is_held=True, jpegs=gpu, permits=1, batch=8) as (dispatcher, model, observer):
+        first = ask(dispatcher, PICTURES[3])
+        await until(lambda: model.calls)
+        whole = [WholeJPEG(1, None), WholeJPEG(-7, lambda: picture(7)), WholeJPEG(-1, cut_off), WholeJPEG(2, None)]
+        rest = []
+        for each in (PICTURES[0], *(partial(copy.copy, each) for each in whole)):
+            rest.append(ask(dispatcher, each))
+            await until(lambda: len(dispatcher._waiting) == len(rest))
+        model.go.set()
+        answers = await asyncio.gather(first, *rest, return_exceptions=True)
+        assert gpu.batches == [[1, -7, -1, 2]]  # in one call, in the order of the queue
+        assert [each.detections.number for each in answers if not isinstance(each, Exception)] == [3, 0, 1, 7, 2]
+        assert isinstance(answers[4], SourceError)
+        assert [size for size, *_ in model.calls] == [1, 4]
+        jpeg, array = answers[2], answers[1]
+        assert jpeg.decode_s > array.decode_s == 0
+        assert jpeg.queue_s >= 0
+        gpu.error, failed = RuntimeError("CUDA error: unknown"), []
+        observer.failed = failed.append
+        with pytest.raises(DeviceError, match="The device failed on a JPEG: CUDA error: unknown"):
+            await dispatcher.predict(lambda: whole[0])
+        assert len(failed) == 1
+
+
+@pytest.mark.parametrize("form", [False, True])
+@run
+async def test_over_http_the_gpu_decodes_plain_jpegs_and_the_cpu_all_others(model, street, form, monkeypatch):
+    class CPU:
+        """Decodes as the GPU is to."""
+
+        def decode(self, images):
+            decoded.extend(images)
+            return [torch.from_numpy(decode_image(image.data, "it")) for image in images]
+
+    decoded = []
+    monkeypatch.setattr(Decoding, "jpeg_decoder", lambda _: CPU())
+    monkeypatch.setattr(type(model), "decoding", lambda _: Decoding("cuda:0", is_automatic=True))
+    plain = encoded(street, ".jpg")
+    progressive = encoded(street, ".jpg", (cv2.IMWRITE_JPEG_PROGRESSIVE, 1))
+    async with served({"demo": model}) as client:
+        await client.service.warmed_up()
+
+        async def ask_with(data):
+            decoded.clear()
+            return await client.post("/v1/predict", **({"files": {"a": data}} if form else {"content": data}))
+
+        for data, is_ours in ((plain, True), (progressive, False), (encoded(street), False)):
+            answer = (await ask_with(data)).json()
+            assert [image.data for image in decoded] == [data] * is_ours
+            result = answer["results"][0] if form else answer
+            expected = json.loads(model.predict(decode_image(data, "it")).to_json())
+            assert {name: result[name] for name in expected} == expected
+        assert (await ask_with(plain[:-900])).status_code == 422
+        assert decoded == []
+        picture = await client.post("/v1/predict", content=plain, headers={"Accept": "image/png"})
+        assert picture.status_code == 200
+        told = (await client.get("/metrics")).text
+        assert 'maskjet_jpegs_on_cpu_total{reason="progressive"} 1.0' in told
+        assert (await client.get("/v1/status")).json()["jpegs"] == "cuda:0"
+
+
+@run
+async def test_without_the_library_the_cpu_decodes_unless_the_gpu_was_asked_for(model, monkeypatch):
+    monkeypatch.setattr(type(model), "decoding", lambda _: Decoding("cuda:0", is_automatic))
+    monkeypatch.setattr(Decoding, "jpeg_decoder", lambda _: fail())
+
+    def fail():
+        raise UnsupportedError("device='cuda:0' must have a decoder of JPEGs.")
+
+    is_automatic = True
+    async with served({"demo": model}) as client:
+        assert (await client.get("/v1/status")).json()["jpegs"] == "cpu (device='cuda:0' must have a decoder of JPEGs.)"
+    is_automatic = False
+    with pytest.raises(UnsupportedError, match="must have a decoder of JPEGs"):
+        async with served({"demo": model}):
+            pass
 
 
 @run

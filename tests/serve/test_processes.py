@@ -75,7 +75,7 @@ class Service:
 
     def __init__(self, folder, *options, devices="cpu,cpu", patch="", **environment):
         command = [sys.executable, "-m", "maskjet", "serve", "--port", "0", *options]
-        command += ["--device", "cpu"] if devices is None else ["--devices", devices]
+        command += ["--device", "cpu"] if devices is None else ["--devices", devices] if devices else []
         self.folder = folder
         (folder / "sitecustomize.py").write_text(SMALL + patch)
         own = {
@@ -558,11 +558,11 @@ def contexts_at_end(service, pids):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_all_gpus_serve_and_their_processes_leave_each_others_alone(tmp_path, street):
-    with started(tmp_path, devices="all", patch=CONTEXTS) as service, contextlib.ExitStack() as stack:
+    options, count = ("--processes", "1"), torch.cuda.device_count()
+    with started(tmp_path, *options, devices="all", patch=CONTEXTS) as service, contextlib.ExitStack() as stack:
         service.wait_until_ready(600)
-        count = torch.cuda.device_count()
         names = [f"cuda:{index}" for index in range(count)]
-        assert f"serving demo on {', '.join(names)} at" in service.log
+        assert f"serving demo on {', '.join(names)} (" in service.log
         connections = [stack.enter_context(service.connect()) for _ in range(count)]
         for connection in connections:
             found = connection.json("/v1/predict", method="POST", body=encoded(street))
@@ -583,3 +583,18 @@ def test_all_gpus_serve_and_their_processes_leave_each_others_alone(tmp_path, st
         stack.close()
         # Each sees its own GPU alone, and the process that listens uses none.
         assert contexts_at_end(service, [*pids, service.process.pid]) == [[0]] * len(pids) + [[]]
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_processes_share_a_gpu_and_find_the_same(tmp_path, street):
+    options = ("--processes", "2", "--device", "cuda")
+    with started(tmp_path, *options, devices="", patch=CONTEXTS) as service:
+        service.wait_until_ready(600)
+        assert re.search(r"serving demo on cuda:0, cuda:0 \(\d+\.\d GiB of GPU memory each\) at", service.log)
+        with both(service) as pair:
+            one, other = (each.json("/v1/predict", method="POST", body=encoded(street)) for each in pair)
+        assert one == other
+        assert len(one["detections"]) > 0
+        assert contexts_at_end(service, [*service.pids(), service.process.pid]) == [[0], [0], []]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +21,9 @@ from maskjet.serve import check_extra
 from maskjet.serve.models import parse_models
 from maskjet.serve.settings import NAMES, Settings
 
+if TYPE_CHECKING:
+    from maskjet.devices import Place
+
 EPILOG = """
 # Serve the built-in model on this machine, at http://127.0.0.1:8000.
 maskjet serve
@@ -27,7 +31,7 @@ maskjet serve
 maskjet serve --model demo --model cars=cars.pt --host 0.0.0.0
 # Watch a camera besides; its results and a preview are on the page.
 maskjet serve --source door=rtsp://camera.local/stream
-# Use every GPU, by a process for each.
+# Use every GPU.
 maskjet serve --devices all
 """
 _MAIN = ("host", "port", "grpc_port", "token", "insecure", "source")  # settings that most services need
@@ -79,11 +83,19 @@ def serve(
         str | None,
         option(
             "all|NAME,NAME,…",
-            "Devices to serve on, a process for each: all for every GPU, or names as --device takes them, as "
-            "cuda:0,cuda:2. A process that ends is started again. Limits hold for each process, but --connections for "
-            "all together. In place of --device, and of MASKJET_DEVICE.",
+            "Devices to serve on: all for every GPU, or names as --device takes them, as cuda:0,cuda:2. In place of "
+            "--device, and of MASKJET_DEVICE.",
         ),
     ] = None,
+    processes: Annotated[
+        str,
+        option(
+            "auto|N",
+            "Processes for each device, which share the port. auto: as many as fill a GPU, by cores and free memory; 1 "
+            "on a CPU, and for devices that are named several times. A process that ends is started again. Limits hold "
+            "for each process, but --connections for all together.",
+        ),
+    ] = "auto",
     config: EngineConfig,
     settings: Settings,
 ) -> None:
@@ -93,24 +105,50 @@ def serve(
     """
     check_extra()
     chosen = parse_models(model or ["demo"], weights)
-    if devices is None:
+    if devices is not None and ctx.params["device"] is not None:
+        raise InputError(f"devices must be given without --device {ctx.params['device']}, got {devices!r} with it.")
+    count = _parse_processes(processes)
+    if devices is None and count == 1:
         _serve_alone(chosen, weights, config, settings)
         return
-    if ctx.params["device"] is not None:
-        raise InputError(f"devices must be given without --device {ctx.params['device']}, got {devices!r} with it.")
     from maskjet.devices import choose
+
+    if devices is None and config.device != "auto":
+        config.resolve_device()  # names the option in its errors
+    places = choose(devices or config.device, config, count)
+    if devices is None and len(places) == 1:
+        _serve_alone(chosen, weights, config, settings)
+    else:
+        _serve_by_processes(chosen, weights, places, config, settings)
+
+
+def _parse_processes(text: str) -> int | None:
+    """The number of processes for each device; None for auto."""
+    if text == "auto":
+        return None
+    if not re.fullmatch(r"[1-9]\d?", text):
+        raise InputError(f"processes must be auto or a whole number 1..99, got {text!r}.")
+    return int(text)
+
+
+def _serve_by_processes(
+    chosen: dict[str, str], weights: Path | None, places: Sequence[Place], config: EngineConfig, settings: Settings
+) -> None:
+    """Serve in processes of their own, and say how much GPU memory each takes."""
+    from maskjet.devices import free_gpu_bytes
     from maskjet.serve import processes
 
-    places = choose(devices, config)
-    names, where = ", ".join(chosen), ", ".join(place.device for place in places)
-    processes.serve(
-        chosen,
-        places,
-        config,
-        settings,
-        weights=weights,
-        announce=lambda url: print_result(f"maskjet: serving {names} on {where} at {url}"),
-    )
+    first, names, where = places[0], ", ".join(chosen), ", ".join(place.device for place in places)
+    before = free_gpu_bytes(first)
+
+    def announce(url: str) -> None:
+        each = ""
+        if before is not None and (after := free_gpu_bytes(first)) is not None:
+            gib = (before - after) / 2**30 / sum(place.device == first.device for place in places)
+            each = f" ({gib:.1f} GiB of GPU memory each)"
+        print_result(f"maskjet: serving {names} on {where}{each} at {url}")
+
+    processes.serve(chosen, places, config, settings, weights=weights, announce=announce)
 
 
 def _serve_alone(chosen: dict[str, str], weights: Path | None, config: EngineConfig, settings: Settings) -> None:

@@ -11,12 +11,13 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
+from maskjet import limits
 from maskjet.errors import SourceError, translate_errors
 from maskjet.media.image_headers import stated_size_hw
 from maskjet.media.images import decode_image
 from maskjet.serve import problems
 from maskjet.serve.service import Reservation, Service
-from maskjet.serve.tickets import Image
+from maskjet.serve.tickets import Image, WholeJPEG
 
 _UNNAMED = (b"", b"application/octet-stream", b"application/x-www-form-urlencoded")  # the last is curl's own
 
@@ -163,19 +164,33 @@ def check_sizes(images: Sequence[EncodedImage], most: int) -> int:
 
 async def decoders(
     service: Service, images: Sequence[EncodedImage], reservation: Reservation
-) -> list[Callable[[], Image]]:
-    """Functions that decode images, for `Dispatcher.predict_all`; memory is reserved before decoding.
+) -> list[Callable[[], Image | WholeJPEG]]:
+    """Functions for `Dispatcher.predict_all` that decode images, or find that the GPU may; memory is reserved before.
 
     Raises:
         ProblemError: 413, an image is too large; 429, the memory is taken. For one image, its function raises them.
         SourceError: Not an image; raised likewise.
     """
     if len(images) == 1:  # one thread crossing less
-        return [partial(_decode, images[0], service.settings.pixels, reservation)]
+        return [partial(_reserve_and_decode, service, images[0], reservation)]
     reservation.take(await service.in_thread(check_sizes, images, service.settings.pixels))
-    return [partial(decode_image, image.data, image.title) for image in images]
+    return [partial(_decode, service, image) for image in images]
 
 
-def _decode(image: EncodedImage, most_pixels: int, reservation: Reservation) -> Image:
-    reservation.take(check_sizes([image], most_pixels))
-    return decode_image(image.data, image.title)
+def _reserve_and_decode(service: Service, image: EncodedImage, reservation: Reservation) -> Image | WholeJPEG:
+    reservation.take(check_sizes([image], service.settings.pixels))
+    return _decode(service, image)
+
+
+def _decode(service: Service, image: EncodedImage) -> Image | WholeJPEG:
+    decode = partial(decode_image, image.data, image.title)
+    if service.jpeg_decoder is None or not image.data.startswith(b"\xff\xd8"):
+        return decode()
+    from maskjet.media.plain_jpegs import check_jpeg
+
+    plain = check_jpeg(image.data)
+    if isinstance(plain, str):
+        service.metrics.jpegs_on_cpu.labels(plain).inc()
+        return decode()
+    too_many = plain.size_hw[0] * plain.size_hw[1] > limits.image_pixels  # which the CPU's decoder refuses
+    return decode() if too_many else WholeJPEG(plain, decode)

@@ -59,6 +59,9 @@ class Metrics:
         self.dropped = Counter(
             "maskjet_frames_dropped", "Frames left out for newer ones, by source.", ("source",), registry=self.registry
         )
+        self.jpegs_on_cpu = Counter(
+            "maskjet_jpegs_on_cpu", "JPEGs that the GPU leaves to the CPU.", ("reason",), registry=self.registry
+        )
         self.streams = Gauge("maskjet_streams", "WebSockets that are open.", registry=self.registry)
         self.loop_lag = Histogram(
             "maskjet_loop_lag_seconds",

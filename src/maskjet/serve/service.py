@@ -10,13 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from maskjet.errors import suggest
+from maskjet.errors import MaskjetError, first_line, suggest
 from maskjet.serve import problems
 from maskjet.serve.dispatcher import PERMITS, Dispatcher
 from maskjet.serve.metrics import Metrics
 from maskjet.serve.settings import Settings
 
 if TYPE_CHECKING:
+    from maskjet.media.decoding import Decoding
+    from maskjet.media.nvjpeg import JPEGDecoder
     from maskjet.model import Model
     from maskjet.serve.siblings import Siblings
 
@@ -78,6 +80,18 @@ class Reservation:
             self.taken = 0
 
 
+def _choose_jpeg_decoder(decoding: Decoding) -> tuple[str, JPEGDecoder | None]:
+    """Where JPEGs are decoded, for people, and the GPU's decoder; raises its errors if the GPU was asked for."""
+    if decoding.device == "cpu":
+        return "cpu", None
+    try:
+        return decoding.device, decoding.jpeg_decoder()
+    except MaskjetError as error:
+        if not decoding.is_automatic:
+            raise
+        return f"cpu ({first_line(error)})", None
+
+
 class Service:
     """State shared by the routes; `app.state.service` of the application.
 
@@ -108,8 +122,17 @@ class Service:
         """Whether a thread decoded or encoded for too long at the end; Python would wait for it before it exits."""
         threads = settings.threads or min(8, max(2, os.cpu_count() or 2))
         self._pool = ThreadPoolExecutor(threads + PERMITS * len(models), thread_name_prefix="maskjet-work")
+        self.jpegs, self.jpeg_decoder = _choose_jpeg_decoder(next(iter(models.values())).decoding())
         self.dispatchers = {
-            name: Dispatcher(name, model, self._pool, queue=settings.queue, batch=settings.batch, observer=self)
+            name: Dispatcher(
+                name,
+                model,
+                self._pool,
+                queue=settings.queue,
+                batch=settings.batch,
+                observer=self,
+                jpegs=self.jpeg_decoder,
+            )
             for name, model in models.items()
         }
         self.metrics = Metrics(self.dispatchers, lambda: self.is_ready)

@@ -13,10 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    import torch
+
     from maskjet.detections import Detections
+    from maskjet.media.plain_jpegs import PlainJPEG
 
 Image = NDArray[np.uint8]
 """uint8 [H, W, 3], RGB."""
+
+
+@dataclass(frozen=True)
+class WholeJPEG:
+    """A JPEG that was found whole, and that the GPU decodes with the others of its batch."""
+
+    plain: PlainJPEG
+    """The file."""
+    decode: Callable[[], Image]
+    """Decodes it on the CPU instead."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +54,10 @@ class Answer:
     """The detections of one image, and how long they took."""
 
     detections: Detections
-    image: Image
-    """The image that they were found in."""
+    image: Image | torch.Tensor
+    """The image that they were found in, on the GPU if it was decoded there."""
     decode_s: float
-    """Seconds that decoding it took; 0 for one that came decoded."""
+    """Seconds that decoding it took, with others if the GPU did; 0 for one that came decoded."""
     queue_s: float
     """Seconds from decoded until its batch began."""
     predict_s: float
@@ -60,8 +73,8 @@ class Ticket:
 
     def __init__(self, options: Options, loop: asyncio.AbstractEventLoop) -> None:
         self.options, self.loop = options, loop
-        self.image: Image | None = None
-        self.decode: Callable[[], Image] | None = None
+        self.image: Image | WholeJPEG | torch.Tensor | None = None
+        self.decode: Callable[[], Image | WholeJPEG] | None = None
         self.future: Future[None] | None = None
         self.arrived = self.decode_s = 0.0
         self.is_gone = False

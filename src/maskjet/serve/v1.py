@@ -23,6 +23,8 @@ from maskjet.serve.tickets import Answer, Image
 from maskjet.version import __version__
 
 if TYPE_CHECKING:
+    import torch
+
     from maskjet.detections import Detections
 
 Kind = Literal["application/json", "image/jpeg", "image/png"]
@@ -153,8 +155,9 @@ def _to_results(found: Sequence[Detections], names: Sequence[str], masks: Masks)
     )
 
 
-def _to_picture(image: Image, found: Detections, suffix: str) -> bytes:
-    return encode(np.asarray(found.draw(image)), suffix)
+def _to_picture(image: Image | torch.Tensor, found: Detections, suffix: str) -> bytes:
+    pixels = image if isinstance(image, np.ndarray) else image.numpy(force=True)
+    return encode(np.asarray(found.draw(pixels)), suffix)
 
 
 @router.post("/v1/session", status_code=204, summary="Exchange the token for a cookie", responses=v1_schemas.PROBLEMS)
@@ -202,6 +205,7 @@ async def status(request: Request) -> dict[str, Any]:
         "ready": service.is_ready,
         "draining": service.is_draining,
         "failure": service.failure,
+        "jpegs": service.jpegs,
         "models": {
             name: {"queue": dispatcher.depth, **dispatcher.model.report().as_dict()}
             for name, dispatcher in service.dispatchers.items()
