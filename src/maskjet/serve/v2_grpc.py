@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import Headers
@@ -112,12 +113,13 @@ class _Methods:
             "ModelReady": ("Name", "State", lambda asked: {"is_so": bool(self._find(asked)) and service.is_ready}),
             "ModelMetadata": ("Name", "Model", lambda asked: v2.describe(self._find(asked))),
         }
+        in_thread = service.in_thread
         for kind in KINDS:
             name = kind.title()
             self._answers |= {
-                f"{name}SharedMemoryStatus": ("Name", f"{name}List", partial(self._list_regions, kind)),
-                f"{name}SharedMemoryRegister": (name, "Empty", partial(self._register_region, kind)),
-                f"{name}SharedMemoryUnregister": ("Name", "Empty", partial(self._unregister_region, kind)),
+                f"{name}SharedMemoryStatus": ("Name", f"{name}List", partial(in_thread, self._list_regions, kind)),
+                f"{name}SharedMemoryRegister": (name, "Empty", partial(in_thread, self._register_region, kind)),
+                f"{name}SharedMemoryUnregister": ("Name", "Empty", partial(in_thread, self._unregister_region, kind)),
             }
 
     def service(self, details: Any) -> Any:
@@ -168,7 +170,8 @@ class _Methods:
             answer = await self._infer(data)
         else:
             kind, answers, function = self._answers[name]
-            fields = await self._service.in_thread(function, self._parse(kind, data))
+            fields = function(self._parse(kind, data))
+            fields = await fields if isawaitable(fields) else fields
             answer = getattr(self._messages, answers)(**fields or {})
         await context.write(answer.SerializeToString())
 
