@@ -73,7 +73,7 @@ def test_the_process_with_the_fewest_connections_accepts_unless_it_hangs():
 
 
 def test_only_processes_that_show_the_secret_are_no_clients():
-    siblings = Siblings(None, number=1, device="cpu", secret="abc")
+    siblings = Siblings(None, number=1, device="cpu", secret="abc", folder=None)
     scope = {"app": SimpleNamespace(state=SimpleNamespace(siblings=siblings)), "headers": [(b"host", b"abc")]}
     assert not is_from_sibling(scope)
     for value, is_one in ((b"abd", False), (b"", False), (b"abc", True)):

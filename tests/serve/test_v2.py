@@ -1,4 +1,4 @@
-"""The Open Inference Protocol as its real client, `tritonclient.http`, speaks it with a real server."""
+"""The Open Inference Protocol as its real clients, of `tritonclient`, speak it with a real server: HTTP and gRPC."""
 
 import dataclasses
 import json
@@ -14,7 +14,8 @@ import maskjet
 from tests.media.test_hostile_images import png_of
 from tests.serve.client import asking, check_equal, encoded, run, served, serving
 
-triton = pytest.importorskip("tritonclient.http", reason="tritonclient[http] is not installed", exc_type=ImportError)
+http = pytest.importorskip("tritonclient.http", reason="tritonclient[http] is not installed", exc_type=ImportError)
+grpc = pytest.importorskip("tritonclient.grpc", reason="gRPC is not installed", exc_type=ImportError)
 
 NAMES = ["count", "image_size", "boxes", "scores", "class_ids", "masks"]
 BLACK = np.zeros((5, 180, 321, 3), np.uint8)
@@ -24,32 +25,51 @@ INFER, LENGTH = "/v2/models/demo/infer", "Inference-Header-Content-Length"
 
 @pytest.fixture(scope="module")
 def address(model):
-    with serving({"demo": model}, pixels=320 * 180, parts=4) as address:
+    with serving({"demo": model}, has_grpc=True, pixels=320 * 180, parts=4) as address:
         yield address
 
 
 @pytest.fixture
 def client(address):
-    with triton.InferenceServerClient(address, network_timeout=30, connection_timeout=30) as client:
+    with http.InferenceServerClient(address, network_timeout=30, connection_timeout=30) as client:
         yield client
 
 
-def make_input(value, datatype, *, is_binary=True):
-    tensor = triton.InferInput("image", list(value.shape), datatype)
-    return tensor.set_data_from_numpy(value, binary_data=is_binary)
+@pytest.fixture(params=[http, grpc], ids=["http", "grpc"])
+def either(request, address):
+    """A client of either protocol."""
+    with request.param.InferenceServerClient(address if request.param is http else address.grpc) as client:
+        yield client
 
 
-def make_files(*contents):
-    return make_input(np.array(contents, dtype=np.object_), "BYTES")
+def make_input(value, datatype, client=None, **options):
+    module = grpc if isinstance(client, grpc.InferenceServerClient) else http
+    return module.InferInput("image", list(value.shape), datatype).set_data_from_numpy(value, **options)
 
 
-def test_the_client_sees_whether_a_server_is_live_and_ready(client, address, street):
+def make_files(*contents, client=None):
+    return make_input(np.array(contents, dtype=np.object_), "BYTES", client)
+
+
+def status_of(error):
+    """An error's status as that of HTTP."""
+    names = {"INVALID_ARGUMENT": "4", "NOT_FOUND": "404", "UNAVAILABLE": "503", "ALREADY_EXISTS": "409"}
+    names |= {"UNAUTHENTICATED": "401", "PERMISSION_DENIED": "403"}
+    kind, _, name = error.status().rpartition(".")
+    return names[name] if kind else error.status()
+
+
+def test_the_client_sees_whether_a_server_is_live_and_ready(either, address, street):
+    client = either
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.is_model_ready("demo")
     assert client.is_model_ready("demo", "1")
-    assert not client.is_model_ready("demo", "2")
-    assert not client.is_model_ready("other")
+    for unknown in (("demo", "2"), ("other",)):
+        try:
+            assert not client.is_model_ready(*unknown)
+        except grpc.InferenceServerException as error:
+            assert status_of(error) == "404"  # noqa: PT017 - HTTP raises none
     service = address.service
     service.is_draining = True
     try:
@@ -57,9 +77,9 @@ def test_the_client_sees_whether_a_server_is_live_and_ready(client, address, str
         assert not client.is_server_ready()
         assert not client.is_model_ready("demo")
         service.is_closed = True
-        with pytest.raises(triton.InferenceServerException) as caught:
-            client.infer("demo", [make_input(street, "UINT8")])
-        assert (caught.value.status(), caught.value.message()) == ("503", "The service is shutting down.")
+        with pytest.raises(http.InferenceServerException) as caught:
+            client.infer("demo", [make_input(street, "UINT8", client)])
+        assert (status_of(caught.value), caught.value.message()) == ("503", "The service is shutting down.")
         service.is_closed = False
         service.failure = "The device failed."
         assert not client.is_server_live()
@@ -68,9 +88,13 @@ def test_the_client_sees_whether_a_server_is_live_and_ready(client, address, str
         service.failure = None
 
 
-def test_the_client_gets_metadata(client, model):
-    server = client.get_server_metadata()
-    assert server == {"name": "maskjet", "version": maskjet.__version__, "extensions": ["binary_tensor_data"]}
+def test_the_clients_get_metadata(client, address, model):
+    extensions = ["binary_tensor_data", "system_shared_memory", "cuda_shared_memory"]
+    assert client.get_server_metadata() == {
+        "name": "maskjet",
+        "version": maskjet.__version__,
+        "extensions": extensions,
+    }
     fields = client.get_model_metadata("demo", "1")
     assert fields == client.get_model_metadata("demo")
     assert (fields["name"], fields["versions"], fields["platform"]) == ("demo", ["1"], "maskjet")
@@ -79,42 +103,53 @@ def test_the_client_gets_metadata(client, model):
     assert fields["outputs"][2] == {"name": "boxes", "datatype": "FP32", "shape": [-1, 4]}
     names = {str(number): name for number, name in model.spec.class_names.items()}
     assert fields["parameters"]["class_names"] == names
+    with grpc.InferenceServerClient(address.grpc) as other:
+        assert other.get_server_metadata().extensions == extensions
+        told = other.get_model_metadata("demo", as_json=True)
+    assert (told["name"], told["versions"], told["platform"]) == ("demo", ["1"], "maskjet")
+    as_texts = [{**tensor, "shape": list(map(str, tensor["shape"]))} for tensor in fields["outputs"]]
+    assert told["outputs"] == as_texts
 
 
 @pytest.mark.parametrize("version", ["", "1"])
-def test_pixels_are_answered_as_predict_does(client, model, street, version):
-    result = client.infer("demo", [make_input(street, "UINT8")], model_version=version, request_id="a7")
+def test_pixels_are_answered_as_predict_does(either, model, street, version):
+    result = either.infer("demo", [make_input(street, "UINT8", either)], model_version=version, request_id="a7")
     found = model.predict(street)
     assert len(found) > 0
     check_equal(result, [found])
-    assert result.get_response()["id"] == "a7"
-    assert (result.get_response()["model_name"], result.get_response()["model_version"]) == ("demo", "1")
+    told = result.get_response()
+    if not isinstance(told, dict):
+        assert (told.id, told.model_name, told.model_version) == ("a7", "demo", "1")
+        assert [tensor.name for tensor in told.outputs] == NAMES
+        return
+    assert told["id"] == "a7"
+    assert (told["model_name"], told["model_version"]) == ("demo", "1")
     assert result.get_output("masks")["parameters"]["binary_data_size"] > 0
 
 
 def test_without_binary_data_all_is_json(client, model):
     image = maskjet.traffic.sample(seed=3, size_hw=(60, 100)).image
-    outputs = [triton.InferRequestedOutput(name, binary_data=False) for name in NAMES]
-    result = client.infer("demo", [make_input(image, "UINT8", is_binary=False)], outputs=outputs)
+    outputs = [http.InferRequestedOutput(name, binary_data=False) for name in NAMES]
+    result = client.infer("demo", [make_input(image, "UINT8", binary_data=False)], outputs=outputs)
     check_equal(result, [model.predict(image)], is_text=True)
     assert all("data" in tensor for tensor in result.get_response()["outputs"])
 
 
-def test_an_encoded_image_is_answered_as_predict_does(client, model, street, tmp_path):
+def test_an_encoded_image_is_answered_as_predict_does(either, model, street, tmp_path):
     path = tmp_path / "street.jpg"
     path.write_bytes(encoded(street, ".jpg"))
-    check_equal(client.infer("demo", [make_files(path.read_bytes())]), [model.predict(path)])
+    check_equal(either.infer("demo", [make_files(path.read_bytes(), client=either)]), [model.predict(path)])
 
 
-def test_several_images_are_answered_one_after_the_other(client, model, street):
+def test_several_images_are_answered_one_after_the_other(either, model, street):
     batch = np.stack([street, street[::-1], np.zeros_like(street)])
-    check_equal(client.infer("demo", [make_input(batch, "UINT8")]), model.predict(list(batch)))
+    check_equal(either.infer("demo", [make_input(batch, "UINT8", either)]), model.predict(list(batch)))
     images = [street, np.ascontiguousarray(street[:90, :200])]
-    check_equal(client.infer("demo", [make_files(*map(encoded, images))]), model.predict(images))
+    check_equal(either.infer("demo", [make_files(*map(encoded, images), client=either)]), model.predict(images))
 
 
 def test_only_requested_outputs_are_returned(client, model, street):
-    outputs = [triton.InferRequestedOutput("masks"), triton.InferRequestedOutput("scores", binary_data=False)]
+    outputs = [http.InferRequestedOutput("masks"), http.InferRequestedOutput("scores", binary_data=False)]
     result = client.infer("demo", [make_input(street, "UINT8")], outputs=outputs)
     masks, scores = result.get_response()["outputs"]
     assert (masks["name"], "data" in masks) == ("masks", False)
@@ -125,14 +160,14 @@ def test_only_requested_outputs_are_returned(client, model, street):
     assert result.as_numpy("boxes") is None
 
 
-def test_parameters_choose_as_in_predict(client, model, street):
+def test_parameters_choose_as_in_predict(either, model, street):
     chosen = {"threshold": 0.6, "classes": "car, bus", "max_detections": 2}
-    result = client.infer("demo", [make_input(street, "UINT8")], parameters=chosen, timeout=10**7)
+    result = either.infer("demo", [make_input(street, "UINT8", either)], parameters=chosen, timeout=10**7)
     check_equal(result, [model.predict(street, threshold=0.6, classes=["car", "bus"], max_detections=2)])
 
 
 def test_several_requests_at_a_time_get_their_own_answers(address, model, scenes):
-    with triton.InferenceServerClient(address, concurrency=4) as client:
+    with http.InferenceServerClient(address, concurrency=4) as client:
         waiting = [client.async_infer("demo", [make_input(image, "UINT8")]) for image in scenes]
         for image, each in zip(scenes, waiting, strict=True):
             check_equal(each.get_result(), [model.predict(image)])
@@ -145,18 +180,34 @@ def test_several_requests_at_a_time_get_their_own_answers(address, model, scenes
         ("404", "version must be '1', got '2'.", {"model_version": "2"}),
         ("400", "classes must name classes of demo, got 'cra'; did you mean", {"parameters": {"classes": "cra"}}),
         ("400", "max_detections must be 1..100, got 101.", {"parameters": {"max_detections": 101}}),
-        ("415", "Content-Encoding must be identity, got 'gzip'.", {"request_compression_algorithm": "gzip"}),
-        ("400", "The query must be empty; parameters are in", {"query_params": {"threshold": "0.5"}}),
-        ("413", "image must have at most 57,600 pixels, got 321×180.", {"inputs": [make_input(BLACK[0], "UINT8")]}),
-        ("413", "image: shape must be of at most 4 images, got 5.", {"inputs": [make_input(BLACK[:, :2], "UINT8")]}),
-        ("422", "image must be decodable, image: element 0", {"inputs": [make_files(b"no image")]}),
-        ("422", "image must be whole, image: element 0", {"inputs": [make_files(b"")]}),
-        ("413", "image: element 1 has 50000×50000 pixels, the limit is 57,600.", {"inputs": [make_files(TINY, BOMB)]}),
+        ("400", "parameters.threshold must be a valid number, got 'x'", {"parameters": {"threshold": "x"}}),
+        ("413", "image must have at most 57,600 pixels, got 321×180.", {"image": (BLACK[0], "UINT8")}),
+        ("413", "image: shape must be of at most 4 images, got 5.", {"image": (BLACK[:, :2], "UINT8")}),
+        ("422", "image must be decodable, image: element 0", {"image": [b"no image"]}),
+        ("422", "image must be whole, image: element 0", {"image": [b""]}),
+        ("413", "image: element 1 has 50000×50000 pixels, the limit is 57,600.", {"image": [TINY, BOMB]}),
     ],
 )
-def test_the_client_raises_our_words(client, street, status, message, change):
-    with pytest.raises(triton.InferenceServerException) as caught:
-        client.infer(**{"model_name": "demo", "inputs": [make_input(street, "UINT8")], **change})
+def test_the_clients_raise_our_words(either, street, status, message, change):
+    options = dict(change)
+    image = options.pop("image", (street, "UINT8"))
+    made = make_files(*image, client=either) if isinstance(image, list) else make_input(*image, either)
+    with pytest.raises(http.InferenceServerException) as caught:
+        either.infer(**{"model_name": "demo", "inputs": [made], **options})
+    assert status.startswith(status_of(caught.value))
+    assert caught.value.message().startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "change"),
+    [
+        ("415", "Content-Encoding must be identity, got 'gzip'.", {"request_compression_algorithm": "gzip"}),
+        ("400", "The query must be empty; parameters are in", {"query_params": {"threshold": "0.5"}}),
+    ],
+)
+def test_compressed_bodies_and_queries_are_refused(client, street, status, message, change):
+    with pytest.raises(http.InferenceServerException) as caught:
+        client.infer("demo", [make_input(street, "UINT8")], **change)
     assert caught.value.status() == status
     assert caught.value.message().startswith(message)
 
@@ -167,6 +218,8 @@ def test_errors_before_a_route_have_the_form_of_the_protocol(address):
         ("POST", "/v2", 405),
         ("GET", "/v2/nothing", 404),
         ("GET", "/v2/models/other", 404),
+        ("GET", "/v2/othersharedmemory/status", 404),
+        ("POST", "/v2/systemsharedmemory/region/a/register", 400),
         ("GET", "/v2/models/demo/versions/9", 404),
         ("POST", "/v2/models/demo/infer", 400),
     ):

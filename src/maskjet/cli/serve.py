@@ -42,7 +42,7 @@ maskjet serve --source door=rtsp://camera.local/stream
 # Use every GPU.
 maskjet serve --devices all
 """
-_MAIN = ("host", "port", "token", "insecure", "source")  # settings that most services need
+_MAIN = ("host", "port", "grpc_port", "token", "insecure", "source")  # settings that most services need
 _SETTINGS_PANEL = "Limits of the service"
 
 

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from maskjet.errors import InputError, MaskjetError
-from maskjet.serve import docs_page, health, live, metrics, problems, source_routes, v1, v2
+from maskjet.serve import docs_page, health, live, metrics, problems, source_routes, v1, v2, v2_grpc
 from maskjet.serve.guard import Guard
 from maskjet.serve.metrics import RequestCounter
 from maskjet.serve.page import page_router
@@ -20,6 +20,7 @@ from maskjet.serve.service import Service
 from maskjet.serve.settings import Settings
 from maskjet.serve.siblings import Siblings
 from maskjet.serve.sources import Sources
+from maskjet.serve.v2_regions import Regions
 from maskjet.version import __version__
 
 if TYPE_CHECKING:
@@ -44,14 +45,15 @@ def create_app(
     if not models:
         raise InputError("models must have at least one model, got none.")
     service = Service(models, settings or Settings(), siblings)
-    sources = Sources(service)
+    sources, regions = Sources(service), Regions(service)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.start()
         try:
             sources.start()
-            yield
+            async with v2_grpc.serving(service, regions):
+                yield
         finally:
             await sources.aclose()
             await service.aclose()
@@ -66,6 +68,7 @@ def create_app(
         redoc_url=None,
     )
     app.state.service, app.state.sources, app.state.siblings = service, sources, siblings
+    app.state.regions = regions
     for router in (
         v1.router,
         v2.router,

@@ -21,6 +21,7 @@ _FRONT = "is no limit of Ray's proxy, which listens: set one at a proxy in front
 _ELSEWHERE = {
     "host": f"host {_LISTENING}host.",
     "port": f"port {_LISTENING}port.",
+    "grpc_port": "grpc_port must be given to maskjet serve alone: Ray's proxy takes HTTP to the replicas.",
     "header_s": f"header_s {_FRONT}",
     "stall_s": f"stall_s {_FRONT}",
     "drain_s": "drain_s must be given as graceful_shutdown_timeout_s of the deployment maskjet in a configuration "

@@ -64,7 +64,7 @@ class ProblemError(Exception):
         if self.name == "not-found":
             detail = (
                 f"path must be one of the Open Inference Protocol, got {path[:200]!r}; extensions other than binary "
-                "tensor data are not supported."
+                "tensor data and shared memory are not supported."
             )
         return Response(json.dumps({"error": detail}), self.status, self.headers, "application/json")
 

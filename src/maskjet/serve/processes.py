@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -68,7 +69,8 @@ def serve(
         MaskjetError: Another error of `maskjet.load`.
     """
     table, secret = ProcessTable(len(places)), secrets.token_hex()
-    with server.listen(settings) as listener, server.logging_on_stderr():
+    shared = tempfile.TemporaryDirectory(prefix="maskjet-")
+    with server.listen(settings) as listener, server.logging_on_stderr(), shared as folder:
         listener.setblocking(False)
 
         def configure(place: Place, starts: int) -> WorkerConfig:
@@ -82,6 +84,7 @@ def serve(
                 listener=listener.fileno(),
                 table=table.descriptor,
                 secret=secret,
+                folder=folder,
                 models=dict(models),
                 weights=None if weights is None else str(weights),
                 engine=asdict(replace(config, device=place.own_device)),

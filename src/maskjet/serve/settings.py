@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from typing import Annotated
 
 from maskjet.errors import InputError
+from maskjet.extras import require
 
 _WHOLE = (
     *("body_bytes", "parts", "pixels", "memory_bytes", "queue", "connections"),
@@ -25,6 +26,7 @@ class Settings:
 
     host: Annotated[str, "Address to listen on; 0.0.0.0 for all, which needs a token."] = "127.0.0.1"
     port: Annotated[int, "Port to listen on; 0 for a free one."] = 8000
+    grpc_port: Annotated[int | None, "Port for gRPC, the Open Inference Protocol's; none if not given."] = None
     token: Annotated[
         str | None, "Secret that clients send as Authorization: Bearer; better given by MASKJET_TOKEN."
     ] = field(default=None, repr=False)
@@ -57,7 +59,7 @@ class Settings:
     stall_s: Annotated[float, "Seconds after which a client that does not read its answer is cut off."] = 20.0
 
     def __post_init__(self) -> None:
-        optional = [name for name in ("threads", "batch") if getattr(self, name) is not None]
+        optional = [name for name in ("threads", "batch", "grpc_port") if getattr(self, name) is not None]
         for name in (*_WHOLE, *optional):
             value, least = getattr(self, name), 0 if name == "sources" else 1
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -68,8 +70,12 @@ class Settings:
                 raise InputError(f"{name} must be a number of seconds above 0, got {value!r}.")
         if len(self.source) > self.sources:
             raise InputError(f"source must be given at most {self.sources} times, got {len(self.source)}; see sources.")
-        if not 0 <= self.port < 2**16:
-            raise InputError(f"port must be 0..65535, got {self.port}.")
+        for name, port in (("port", self.port), ("grpc_port", self.grpc_port or 0)):
+            if not 0 <= port < 2**16:
+                raise InputError(f"{name} must be 0..65535, got {port}.")
+        if self.grpc_port is not None:
+            for module in ("grpc", "google.protobuf"):
+                require(module, extra="grpc", purpose="grpc_port")
         if self.token is not None and not (self.token and self.token.isascii() and self.token.isprintable()):
             raise InputError("token must be printable ASCII characters, at least one; the given one is not shown here.")
 

@@ -10,6 +10,7 @@ import asyncio
 import hmac
 import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -45,10 +46,12 @@ class Siblings:
         number: This worker's number, from 0.
         device: Its device, as the supervisor names it.
         secret: What they show each other.
+        folder: Folder for files that they share.
     """
 
-    def __init__(self, table: ProcessTable, number: int, device: str, secret: str) -> None:
+    def __init__(self, table: ProcessTable, number: int, device: str, secret: str, folder: Path) -> None:
         self._table, self._number, self._device, self._secret = table, number, device, secret.encode()
+        self.folder = folder
         limits = httpx.Limits(max_keepalive_connections=0)  # requests are few, and processes are started again
         self._client = httpx.AsyncClient(headers={_HEADER: secret}, limits=limits, trust_env=False)
 

@@ -1,24 +1,29 @@
-"""The Open Inference Protocol (KServe v2, REST) with the binary tensor extension; `v2_codec` has its wire formats.
+"""The Open Inference Protocol (KServe v2) over HTTP; `v2_codec` has its wire formats, `v2_grpc` the same over gRPC.
 
-Each model has one version, "1". Errors are {"error": "..."}, with the status codes of the /v1 routes. Triton's
-extensions (config, statistics, repository, shared memory, ...) are not supported: their paths answer 404.
+Each model has one version, "1". Errors are {"error": "..."}, with the status codes of the /v1 routes. Of Triton's
+extensions there are binary tensor data and shared memory; paths of others (config, statistics, ...) answer 404.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Header, Request, Response
+import numpy as np
+from fastapi import APIRouter, Depends, Header, Request, Response
 from fastapi.responses import JSONResponse
+from pydantic import ConfigDict
 
-from maskjet.serve import bodies, problems, v2_codec, v2_schemas
+from maskjet.serve import bodies, problems, v1_schemas, v2_codec
 from maskjet.serve.clients import while_connected
 from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.service import Service
+from maskjet.serve.v2_images import read_images
+from maskjet.serve.v2_json import Fields, read, show
+from maskjet.serve.v2_regions import KINDS, Regions
 from maskjet.version import __version__
 
 if TYPE_CHECKING:
@@ -27,86 +32,94 @@ if TYPE_CHECKING:
 VERSION = "1"
 """The only version of each model."""
 LENGTH_HEADER = "Inference-Header-Content-Length"
+SERVER = {
+    "name": "maskjet",
+    "version": __version__,
+    "extensions": ["binary_tensor_data", "system_shared_memory", "cuda_shared_memory"],
+}
+"""Metadata of the server."""
 _JSON_FACTOR = 8  # bytes of memory per byte of JSON, for its text and Python's objects
+_BY_VERSION = ("/models/{model}", "/models/{model}/versions/{version}")
+_R = TypeVar("_R")
 
-router = APIRouter(prefix=problems.PROTOCOL, tags=["Open Inference Protocol"])
+
+def _errors(texts: Mapping[int | str, str]) -> v1_schemas.Responses:
+    schema = v1_schemas.object_of("error", error=v1_schemas.TEXT)
+    return {status: v1_schemas.answer(text, schema) for status, text in texts.items()}
 
 
-@router.get("", summary="The server's name, version and extensions", responses=v2_schemas.SERVER)
+_BODY = {
+    "application/json": {"schema": {"type": "object", "externalDocs": {"url": "https://kserve.github.io/website"}}},
+    "application/octet-stream": v1_schemas.BINARY,
+}
+_REQUEST = {
+    "required": True,
+    "description": "JSON; or JSON of which Inference-Header-Content-Length bytes are followed by the tensor's.",
+    "content": _BODY,
+}
+_INFER: v1_schemas.Responses = {
+    200: {"description": "The outputs; in the form of requests.", "content": _BODY},
+    **_errors({**v1_schemas.IMAGE_ERRORS, 415: "The body is compressed."}),
+}
+_STATE: v1_schemas.Responses = {200: {"description": "It is."}, 400: {"description": "It is not."}}
+_ERRORS = _errors({**v1_schemas.ERRORS, 404: "There is no such model, version or region."})
+router = APIRouter(prefix=problems.PROTOCOL, tags=["Open Inference Protocol"], responses=_ERRORS)
+
+
+@router.get("", summary="The server's name, version and extensions")
 async def describe_server() -> dict[str, Any]:
     """Metadata of the server."""
-    return {"name": "maskjet", "version": __version__, "extensions": ["binary_tensor_data"]}
+    return SERVER
 
 
-@router.get("/health/live", summary="Whether the server is alive", responses=v2_schemas.HEALTH)
+@router.get("/health/live", summary="Whether the server is alive", responses=_STATE)
 async def live(request: Request) -> Response:
     """200; or 400, as the protocol demands, when the device has failed and the process must be restarted."""
     service: Service = request.app.state.service
     return _answer_health({"live": service.failure is None})
 
 
-@router.get("/health/ready", summary="Whether all models are ready", responses=v2_schemas.HEALTH)
+@router.get("/health/ready", summary="Whether all models are ready", responses=_STATE)
 async def ready(request: Request) -> Response:
     """200; or 400, as the protocol demands, while the service warms up, shuts down or has failed."""
     service: Service = request.app.state.service
     return _answer_health({"ready": service.is_ready})
 
 
-@router.get("/models/{model}/ready", summary="Whether a model is ready", responses=v2_schemas.MODEL_HEALTH)
-@router.get(
-    "/models/{model}/versions/{version}/ready",
-    summary="Whether a version of a model is ready",
-    responses=v2_schemas.MODEL_HEALTH,
-)
 async def model_ready(request: Request, model: str, version: str = VERSION) -> Response:
     """200 or 400, as for the server."""
-    service, dispatcher = _find(request, model, version)
-    return _answer_health({"name": dispatcher.name, "ready": service.is_ready})
+    service: Service = request.app.state.service
+    return _answer_health({"name": find(service, model, version).name, "ready": service.is_ready})
 
 
 def _answer_health(fields: dict[str, Any]) -> Response:
     return JSONResponse(fields, 200 if all(fields.values()) else 400)
 
 
-@router.get("/models/{model}", summary="A model's inputs and outputs", responses=v2_schemas.MODEL)
-@router.get(
-    "/models/{model}/versions/{version}",
-    summary="The inputs and outputs of a version of a model",
-    responses=v2_schemas.MODEL,
-)
 async def describe_model(request: Request, model: str, version: str = VERSION) -> dict[str, Any]:
     """Metadata of a model; `parameters` names its classes and the other forms of its input."""
-    _, dispatcher = _find(request, model, version)
+    dispatcher = find(request.app.state.service, model, version)
     spec = dispatcher.model.spec
+    parameters = {
+        "network": spec.name,
+        "class_names": {str(number): name for number, name in sorted(spec.class_names.items())},
+        "max_detections": dispatcher.model.config.max_detections,
+        "image": "UINT8 [H, W, 3] or [N, H, W, 3], RGB; or BYTES [N], encoded images",
+    }
+    return {**describe(dispatcher), "parameters": parameters}
+
+
+def describe(dispatcher: Dispatcher) -> dict[str, Any]:
+    """A model's metadata that both HTTP and gRPC have."""
     return {
         "name": dispatcher.name,
         "versions": [VERSION],
         "platform": "maskjet",
         "inputs": [asdict(v2_codec.INPUT)],
         "outputs": [asdict(output) for output in _outputs(dispatcher)],
-        "parameters": {
-            "network": spec.name,
-            "class_names": {str(number): name for number, name in sorted(spec.class_names.items())},
-            "max_detections": dispatcher.model.config.max_detections,
-            "image": "UINT8 [H, W, 3] or [N, H, W, 3], RGB; or BYTES [N], encoded images",
-        },
     }
 
 
-@router.post(
-    "/models/{model}/infer",
-    summary="Find things in an image, or in several",
-    openapi_extra={"requestBody": v2_schemas.REQUEST},
-    responses=v2_schemas.INFER,
-    response_class=Response,
-)
-@router.post(
-    "/models/{model}/versions/{version}/infer",
-    summary="Find things with a version of a model",
-    openapi_extra={"requestBody": v2_schemas.REQUEST},
-    responses=v2_schemas.INFER,
-    response_class=Response,
-)
 async def infer(
     request: Request,
     model: str,
@@ -116,78 +129,135 @@ async def infer(
     ] = None,
 ) -> Response:
     """Detect on the input's images. Images that come while the model is busy share a batch."""
-    start = asyncio.get_running_loop().time()
-    service, dispatcher = _find(request, model, version)
+    inference = Inference(request.app.state.service, request.app.state.regions, model, version)
     if len(request.headers.getlist(LENGTH_HEADER)) > 1:
         raise problems.bad_request(f"{LENGTH_HEADER} must be given once.")
     if request.query_params:
         raise problems.bad_request("The query must be empty; parameters are in the JSON's `parameters`.")
-    dispatcher.check_room()
+    inference.dispatcher.check_room()
     body = await bodies.read(request)
-    work = _Inference(service, dispatcher, start).run(body, inference_header_content_length)
-    return await while_connected(request.receive, work)
+    size = v2_codec.read_json_size(inference_header_content_length, len(body))
+    work = inference.run(body[:size], memoryview(body)[size:], v2_codec.write_response)
+    data, length = await while_connected(request.receive, work)
+    if length is None:
+        return Response(data, media_type="application/json")
+    return Response(data, headers={LENGTH_HEADER: str(length)}, media_type="application/octet-stream")
 
 
-class _Inference:
-    """One inference request, after its body was read."""
-
-    def __init__(self, service: Service, dispatcher: Dispatcher, start: float) -> None:
-        self._service, self._dispatcher, self._start = service, dispatcher, start
-
-    async def run(self, body: bytes, header_length: str | None) -> Response:
-        service, dispatcher, settings = self._service, self._dispatcher, self._service.settings
-        with service.memory.reserve(len(body)) as reservation:
-            reservation.take(_JSON_FACTOR * v2_codec.read_json_size(header_length, len(body)))
-            request = await service.in_thread(
-                v2_codec.read_request,
-                body,
-                header_length,
-                outputs=_outputs(dispatcher),
-                most_images=settings.parts,
-                most_pixels=settings.pixels,
-            )
-        found = await self._predict(request, len(body))
-        start = time.perf_counter()
-        data, length = await service.in_thread(
-            v2_codec.write_response, found, request, model=dispatcher.name, version=VERSION
-        )
-        service.metrics.stage_seconds.labels("encode").observe(time.perf_counter() - start)
-        if length is None:
-            return Response(data, media_type="application/json")
-        return Response(data, headers={LENGTH_HEADER: str(length)}, media_type="application/octet-stream")
-
-    async def _predict(self, request: v2_codec.InferRequest, body_bytes: int) -> list[Detections]:
-        service, dispatcher, settings = self._service, self._dispatcher, self._service.settings
-        dispatcher.check(request.options)
-        deadline = self._start + min(settings.deadline_s, request.timeout_s or settings.deadline_s)
-        encoded = [
-            bodies.EncodedImage(one, f"image: element {number}")
-            for number, one in enumerate(request.images)
-            if isinstance(one, bytes)
-        ]
-        images: Sequence[Any] = request.images
-        dispatcher.check_room(len(images))
-        with service.memory.reserve(body_bytes) as reservation:
-            if encoded:
-                images = await bodies.decoders(service, encoded, reservation)
-            else:
-                reservation.take(sum(one.nbytes for one in images))  # `predict` copies them: the body is read-only
-            answers = await dispatcher.predict_all(images, request.options, deadline=deadline)
-        service.metrics.stage_seconds.labels("decode").observe(max(answer.decode_s for answer in answers))
-        return [answer.detections for answer in answers]
+for _path in _BY_VERSION:
+    router.get(_path, summary="A model's inputs and outputs")(describe_model)
+    router.get(f"{_path}/ready", summary="Whether a model is ready", responses=_STATE)(model_ready)
+    router.post(
+        f"{_path}/infer",
+        summary="Find things in an image, or in several",
+        openapi_extra={"requestBody": _REQUEST},
+        responses=_INFER,
+        response_class=Response,
+    )(infer)
 
 
-def _find(request: Request, model: str, version: str) -> tuple[Service, Dispatcher]:
-    """The service, and a model's dispatcher.
+class _Region(Fields):
+    model_config = ConfigDict(extra="allow")  # checked by `Regions.register`
+
+
+def _check_kind(kind: str) -> str:
+    if kind not in KINDS:
+        raise problems.ProblemError(404, "not-found", f"Shared memory must be system or cuda, got {show(kind)}.")
+    return kind
+
+
+_Kind = Annotated[str, Depends(_check_kind)]
+
+
+@router.get("/{kind}sharedmemory/status", summary="Regions of shared memory, of kind system or cuda")
+@router.get("/{kind}sharedmemory/region/{name}/status", summary="A region")
+async def region_status(request: Request, kind: _Kind, name: str = "") -> Any:
+    """Regions with their sizes."""
+    return await request.app.state.service.in_thread(request.app.state.regions.status, kind, name)
+
+
+@router.post("/{kind}sharedmemory/region/{name}/register", summary="Add a region")
+async def register_region(request: Request, kind: _Kind, name: str) -> Any:
+    """Register memory of this machine, which requests then name instead of sending the image."""
+    fields = {**read(_Region, await bodies.read(request)).model_dump(), "name": name}
+    return await request.app.state.service.in_thread(request.app.state.regions.register, kind, fields)
+
+
+@router.post("/{kind}sharedmemory/unregister", summary="Forget all regions of a kind")
+@router.post("/{kind}sharedmemory/region/{name}/unregister", summary="Forget a region")
+async def unregister_region(request: Request, kind: _Kind, name: str = "") -> Any:
+    """Forget regions; the memory stays the client's."""
+    return await request.app.state.service.in_thread(request.app.state.regions.unregister, kind, name)
+
+
+class Inference:
+    """One inference request of either protocol.
 
     Raises:
         ProblemError: 404, there is no such model or version.
     """
-    service: Service = request.app.state.service
+
+    def __init__(self, service: Service, regions: Regions, model: str, version: str) -> None:
+        self.dispatcher = find(service, model, version)
+        self._service, self._regions, self._start = service, regions, asyncio.get_running_loop().time()
+
+    async def run(self, stated: bytes | dict[str, Any], binary: memoryview, write: Callable[..., _R]) -> _R:
+        """Answer the request.
+
+        Args:
+            stated: Its JSON; or the same, from a message of gRPC. Memory for the whole request is reserved already.
+            binary: Bytes of the input; empty if they are elsewhere.
+            write: Makes the answer in a thread; see `v2_codec.write_response`.
+        """
+        service, dispatcher, settings = self._service, self.dispatcher, self._service.settings
+        json_bytes = len(stated) if isinstance(stated, bytes) else 0
+        held = len(binary) + json_bytes
+        with service.memory.reserve(held) as reservation:
+            reservation.take(_JSON_FACTOR * json_bytes)
+
+            def read_region(name: str, offset: int, size: int) -> Any:
+                reservation.take(size)
+                return self._regions.read(name, offset, size)
+
+            def read_all() -> tuple[v2_codec.InferRequest, list[Any]]:
+                request, limits = read(v2_codec.InferRequest, stated), (settings.parts, settings.pixels)
+                return request, read_images(request.inputs[0], binary, read_region, *limits)
+
+            request, images = await service.in_thread(read_all)
+        outputs = request.choose_outputs(_outputs(dispatcher))
+        found = await self._predict(request, images, held)
+        start = time.perf_counter()
+        written = await service.in_thread(write, found, request.id, outputs, dispatcher.name, VERSION)
+        service.metrics.stage_seconds.labels("encode").observe(time.perf_counter() - start)
+        return written
+
+    async def _predict(self, request: v2_codec.InferRequest, images: Sequence[Any], held: int) -> list[Detections]:
+        service, dispatcher, settings = self._service, self.dispatcher, self._service.settings
+        options, timeout_s = request.options(), 1e-6 * (request.parameters.timeout or 2**63)
+        dispatcher.check(options)
+        deadline = self._start + min(settings.deadline_s, timeout_s)
+        dispatcher.check_room(len(images))
+        with service.memory.reserve(held) as reservation:
+            if isinstance(images[0], bytes):
+                titled = [bodies.EncodedImage(one, f"image: element {number}") for number, one in enumerate(images)]
+                images = await bodies.decoders(service, titled, reservation)
+            else:  # `predict` copies those in a body, which is read-only
+                reservation.take(sum(one.nbytes for one in images if isinstance(one, np.ndarray)))
+            answers = await dispatcher.predict_all(images, options, deadline=deadline)
+        service.metrics.stage_seconds.labels("decode").observe(max(answer.decode_s for answer in answers))
+        return [answer.detections for answer in answers]
+
+
+def find(service: Service, model: str, version: str) -> Dispatcher:
+    """A model's dispatcher.
+
+    Raises:
+        ProblemError: 404, there is no such model or version.
+    """
     dispatcher = service.dispatcher(model)
     if version != VERSION:
         raise problems.ProblemError(404, "no-such-version", f"version must be {VERSION!r}, got {version[:60]!r}.")
-    return service, dispatcher
+    return dispatcher
 
 
 def _outputs(dispatcher: Dispatcher) -> list[v2_codec.TensorSpec]:

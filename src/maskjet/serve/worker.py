@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
 
@@ -63,6 +64,8 @@ class WorkerConfig:
     """Descriptor of the `ProcessTable`."""
     secret: str = field(repr=False)
     """What the workers show each other; see `siblings`."""
+    folder: str
+    """Folder for files that the workers share."""
     models: Mapping[str, str]
     """Models as `maskjet.load` takes them, by name."""
     weights: str | None
@@ -120,7 +123,7 @@ def _serve(config: WorkerConfig) -> None:
         while config.number and not table.were_all_ready and not table.rows[0].is_ready:
             time.sleep(_GATE_S)  # the first one compiles; the others find it on disk
         settings = Settings(**{**config.settings, "source": tuple(config.settings["source"])})
-        siblings = Siblings(table, config.number, config.device, config.secret)
+        siblings = Siblings(table, config.number, config.device, config.secret, Path(config.folder))
         app = create_app(models, settings, siblings if config.count > 1 else None)
         service: Service = app.state.service
         starts = Counter("maskjet_process_restarts", "Starts after an end.", registry=service.metrics.registry)

@@ -1,0 +1,249 @@
+"""Regions of shared memory that clients on this machine have registered: frames are read there, not sent.
+
+Registrations are in a database that all processes of the service share. So each of them knows a region before its
+registration is answered, also one that is started again.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import os
+import sqlite3
+import stat
+import threading
+import weakref
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field
+
+from maskjet.errors import InputError, explain
+from maskjet.ops.gpu import capturing, on_device
+from maskjet.serve import problems
+from maskjet.serve.service import Service
+from maskjet.serve.v2_json import Fields, read, show
+
+MOST = 64
+"""Most regions of a service."""
+_SHARED = Path("/dev/shm")
+_Name = Annotated[str, Field(min_length=1, max_length=256)]
+_Size = Annotated[int, Field(ge=1, lt=2**62)]
+_PEER_ACCESS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+
+
+class SystemRegion(Fields):
+    """Memory that `shm_open` has made."""
+
+    name: _Name
+    key: Annotated[str, Field(pattern=r"^/?[A-Za-z0-9_-]{1,250}$")]
+    offset: int = Field(default=0, ge=0, lt=2**62)
+    byte_size: _Size
+
+
+def _to_text(handle: Any) -> Any:
+    """A handle as text, from the bytes of gRPC or the object of JSON."""
+    if isinstance(handle, bytes):
+        return base64.b64encode(handle).decode()
+    return handle.get("b64") if isinstance(handle, dict) else handle
+
+
+class CudaRegion(Fields):
+    """A GPU's memory: base64 of its cudaIpcMemHandle_t, and the client's number of the GPU."""
+
+    name: _Name
+    raw_handle: Annotated[str, Field(pattern="^[A-Za-z0-9+/]{86}==$"), BeforeValidator(_to_text)]
+    device_id: int = Field(ge=0, lt=2**31)
+    byte_size: _Size
+
+
+KINDS: dict[str, type[SystemRegion | CudaRegion]] = {"system": SystemRegion, "cuda": CudaRegion}
+"""Regions by kind."""
+
+
+class Regions:
+    """The regions of a service, as one of its processes reads them; for several threads.
+
+    Args:
+        service: The service.
+    """
+
+    def __init__(self, service: Service) -> None:
+        settings, siblings = service.settings, service.siblings
+        self._is_allowed = settings.token is not None or not settings.insecure
+        self._device = next(iter(service.dispatchers.values())).model.report().device.partition(" ")[0]
+        self._path = ":memory:" if siblings is None else siblings.folder / "regions.sqlite"
+        self._lock = threading.RLock()
+        self._opened: dict[int, _SystemMemory | _CudaMemory] = {}  # by number, which no other registration gets
+
+    def register(self, kind: str, fields: dict[str, Any]) -> None:
+        """Register a region whose memory can be read.
+
+        Args:
+            kind: Its kind.
+            fields: Those of `SystemRegion` or `CudaRegion`.
+
+        Raises:
+            ProblemError: 403, anybody may reach the service; 409, the name is taken, or there are `MOST` regions.
+            InputError: A field is invalid, or there is no such memory.
+        """
+        region = read(KINDS[kind], fields)
+        if not self._is_allowed:
+            raise problems.ProblemError(
+                403, "needs-token", "Shared memory is read only for this machine or for a token: set MASKJET_TOKEN."
+            )
+        self._open(region)
+        room = f"(SELECT count(*) FROM regions) < {MOST}"
+        insert = f"INSERT OR IGNORE INTO regions (name, kind, fields) SELECT ?, ?, ? WHERE {room} RETURNING number"
+        if not self._ask(insert, region.name, kind, region.model_dump_json()):
+            detail = f"name must be new, and one of at most {MOST}, got {show(region.name)}: unregister some."
+            raise problems.ProblemError(409, "name-taken", detail)
+
+    def unregister(self, kind: str, name: str = "") -> None:
+        """Forget the region of this name, or all of this kind for an empty one; requests under way still read them."""
+        self._ask("DELETE FROM regions WHERE kind = ? AND ? IN ('', name)", kind, name)
+        self._close_unregistered()
+
+    def status(self, kind: str, name: str = "") -> list[dict[str, Any]]:
+        """The region of this name, or all of this kind for an empty one.
+
+        Raises:
+            ProblemError: 404, there is no such region.
+        """
+        found = self._ask("SELECT fields FROM regions WHERE kind = ? AND ? IN ('', name)", kind, name)
+        if name and not found:
+            raise problems.ProblemError(404, "no-such-region", f"name must be a registered region's, got {show(name)}.")
+        return [KINDS[kind].model_validate_json(text).model_dump(exclude={"raw_handle"}) for (text,) in found]
+
+    def read(self, name: str, offset: int, size: int) -> NDArray[np.uint8] | torch.Tensor:
+        """Read from a region: a copy of system memory, or a GPU's memory in place; uint8 [size].
+
+        Raises:
+            InputError: There is no such region, or it has fewer bytes.
+        """
+        found = self._ask("SELECT number, kind, fields FROM regions WHERE name = ?", name)
+        if not found:
+            raise InputError(f"shared_memory_region must be registered, got {show(name)}.")
+        ((number, kind, text),) = found
+        with self._lock:
+            memory = self._opened.get(number)
+            if memory is None:
+                self._close_unregistered()
+                memory = self._opened[number] = self._open(KINDS[kind].model_validate_json(text))
+        most = memory.region.byte_size
+        if offset + size > most:
+            raise InputError(
+                f"shared_memory_byte_size must be within the {most:,} bytes of the region {show(name)}, got {size:,} "
+                f"behind {offset:,}."
+            )
+        return memory.read(offset, size)
+
+    def _open(self, region: SystemRegion | CudaRegion) -> _SystemMemory | _CudaMemory:
+        return _SystemMemory(region) if isinstance(region, SystemRegion) else _CudaMemory(region, self._device)
+
+    def _close_unregistered(self) -> None:
+        with self._lock:
+            registered = {number for (number,) in self._ask("SELECT number FROM regions")}
+            self._opened = {number: memory for number, memory in self._opened.items() if number in registered}
+
+    def _ask(self, query: str, *values: str) -> list[tuple[Any, ...]]:
+        with self._lock:
+            return self._database.execute(query, values).fetchall()
+
+    @cached_property
+    def _database(self) -> sqlite3.Connection:
+        database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        weakref.finalize(self, database.close)
+        database.execute(
+            "CREATE TABLE IF NOT EXISTS regions "
+            "(number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, kind TEXT, fields TEXT)"
+        )
+        return database
+
+
+class _SystemMemory:
+    """The system's shared memory, open to be read; never mapped, as a client that shortens it would end the process."""
+
+    def __init__(self, region: SystemRegion) -> None:
+        self.region = region
+        try:
+            self._file = os.open(_SHARED / region.key.removeprefix("/"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            raise InputError(f"key must be shared memory to read, got {show(region.key)}: {explain(error)}.") from error
+        weakref.finalize(self, os.close, self._file)
+        found = os.fstat(self._file)
+        if not stat.S_ISREG(found.st_mode) or region.offset + region.byte_size > found.st_size:
+            raise InputError(
+                f"byte_size must be within the {found.st_size:,} bytes of {show(region.key)}, got {region.byte_size:,} "
+                f"behind {region.offset:,}."
+            )
+
+    def read(self, offset: int, size: int) -> NDArray[np.uint8]:
+        """A copy of these bytes; raises InputError if the client has shortened the memory."""
+        values = np.empty(size, dtype=np.uint8)
+        if os.preadv(self._file, [values.data], self.region.offset + offset) != size:
+            raise InputError(f"The region {show(self.region.name)} must be as long as it was, it is shorter.")
+        return values
+
+
+class _Handle(ctypes.Structure):
+    """CUipcMemHandle, which is cudaIpcMemHandle_t."""
+
+    _fields_ = (("reserved", ctypes.c_char * 64),)
+
+
+class _CudaMemory:
+    """Memory of another process on a GPU, open until the last tensor in it has gone.
+
+    Args:
+        region: The memory.
+        device: The GPU of the process' models, "cuda:N"; "cpu" is refused.
+
+    Raises:
+        InputError: It can't be opened, or has fewer bytes.
+    """
+
+    def __init__(self, region: CudaRegion, device: str) -> None:
+        self.region = region
+        if not device.startswith("cuda"):
+            raise InputError("A region must be in system shared memory, as this service computes on a CPU; got CUDA's.")
+        driver, pointer, begin, size = _load_driver(), *(ctypes.c_uint64() for _ in range(3))
+        handle = _Handle.from_buffer_copy(base64.b64decode(region.raw_handle))
+        with capturing, on_device(torch.device(device)):
+            torch.empty(1, device=device)  # a new thread has no context before
+            status = driver.cuIpcOpenMemHandle_v2(ctypes.byref(pointer), handle, _PEER_ACCESS)
+            if status:
+                raise InputError(
+                    "raw_handle must be of another process's memory on a GPU of this service, which can't open it "
+                    f"(CUDA's error {status})."
+                )
+            weakref.finalize(self, _close, driver, pointer.value, device).atexit = False
+            status = driver.cuMemGetAddressRange_v2(ctypes.byref(begin), ctypes.byref(size), pointer)
+        left = begin.value + size.value - pointer.value
+        if status or region.byte_size > left:
+            raise InputError(f"byte_size must be at most the {left:,} bytes of the memory, got {region.byte_size:,}.")
+        address = {"data": (pointer.value, False), "shape": (region.byte_size,), "strides": None}
+        self.__cuda_array_interface__ = {**address, "typestr": "|u1", "version": 3}
+
+    def read(self, offset: int, size: int) -> torch.Tensor:
+        """These bytes, in place; the tensor keeps the memory open."""
+        return torch.as_tensor(self)[offset : offset + size]
+
+
+def _close(driver: Any, pointer: int, device: str) -> None:
+    with on_device(torch.device(device)):
+        driver.cuIpcCloseMemHandle(ctypes.c_uint64(pointer))
+
+
+@cache
+def _load_driver() -> Any:
+    driver: Any = ctypes.CDLL("libcuda.so.1")
+    pointer = ctypes.POINTER(ctypes.c_uint64)
+    driver.cuIpcOpenMemHandle_v2.argtypes = (pointer, _Handle, ctypes.c_uint)
+    driver.cuMemGetAddressRange_v2.argtypes = (pointer, pointer, ctypes.c_uint64)
+    driver.cuIpcCloseMemHandle.argtypes = (ctypes.c_uint64,)
+    return driver
