@@ -16,7 +16,6 @@ from urllib.parse import quote
 
 import httpx
 from fastapi import Request, Response
-from starlette.datastructures import Headers
 from starlette.responses import StreamingResponse
 from starlette.types import Scope
 
@@ -25,7 +24,7 @@ from maskjet.serve import problems
 if TYPE_CHECKING:
     from maskjet.serve.process_table import ProcessTable
 
-_HEADER = "x-maskjet-secret"
+_HEADER = b"x-maskjet-secret"
 _FIRST = 0  # the worker that has the sources
 _PATIENCE_S = 1.0  # for metrics and status
 _FORWARD_S = 30.0  # until a forwarded answer begins, which may need DNS
@@ -53,7 +52,7 @@ class Siblings:
         self._table, self._number, self._device, self._secret = table, number, device, secret.encode()
         self.folder = folder
         limits = httpx.Limits(max_keepalive_connections=0)  # requests are few, and processes are started again
-        self._client = httpx.AsyncClient(headers={_HEADER: secret}, limits=limits, trust_env=False)
+        self._client = httpx.AsyncClient(headers={_HEADER: self._secret}, limits=limits, trust_env=False)
 
     @property
     def are_ready(self) -> bool:
@@ -72,8 +71,7 @@ class Siblings:
 
     def have_sent(self, scope: Scope) -> bool:
         """Whether one of them has sent a request."""
-        given = Headers(scope=scope).get(_HEADER, "").encode("latin-1")
-        return hmac.compare_digest(given, self._secret)
+        return any(name == _HEADER and hmac.compare_digest(value, self._secret) for name, value in scope["headers"])
 
     async def ask_all(self, path: str, own: str) -> dict[int, str | None]:
         """All workers' answers to a GET by number; None for one that does not answer within a second.
