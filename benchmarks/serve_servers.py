@@ -26,6 +26,7 @@ from maskjet import process
 from maskjet.cli.main import main
 from maskjet.cli.options import ModelOption, WeightsOption, print_result, with_config
 from maskjet.config import EngineConfig
+from maskjet.errors import MaskjetError
 
 PortOption = Annotated[int, typer.Option(help="Port on 127.0.0.1.")]
 _STREAMS = {"cpu": ((1, 2),), "cuda": ((1, 4), (8, 3))}  # (sources, batches in flight)
@@ -40,14 +41,13 @@ def fastapi(
     *, port: PortOption, model: ModelOption = "demo", weights: WeightsOption = None, config: EngineConfig
 ) -> None:
     """Serve a model as one would in ten lines: a FastAPI handler that calls `predict`."""
-    from maskjet.media.images import decode_image
     from maskjet.model import Model, read_network
 
     with Model(read_network(model, weights), config) as loaded:
-        server = FastAPI()
+        server, decoder = FastAPI(), _decoder_of(loaded)
 
         def work(body: bytes) -> dict[str, Any]:
-            return loaded.predict(decode_image(body, "the body")).as_dict()
+            return loaded.predict(body, decoder=decoder).as_dict()
 
         @server.post("/predict")
         async def predict(request: Request) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def ceiling(
     with Model(read_network(model, weights), config) as loaded, process.garbage_frozen():
         bodies = [file.read_bytes() for file in files]
         images = [decode_image(body, "it") for body in bodies]
-        found = [loaded.predict(image) for image in images]
+        found = [loaded.predict(body, decoder=_decoder_of(loaded)) for body in bodies]
         report: dict[str, Any] = {
             "decode_ms": median_ms(lambda n: decode_image(bodies[n % len(bodies)], "it"), _TIMED, seconds),
             "predict_ms": median_ms(lambda n: loaded.predict(images[n % len(images)]), _TIMED, seconds),
@@ -133,6 +133,15 @@ def ceiling(
         report["report"] = loaded.report().as_dict()
         report["expected"] = [each.as_dict() for each in found]
     print_result(report)
+
+
+def _decoder_of(model: Any) -> Any:
+    """Where the service decodes JPEGs of a model."""
+    decoding = model.decoding()
+    try:
+        return "cpu" if decoding.device == "cpu" else decoding.jpeg_decoder() and "cuda"
+    except MaskjetError:
+        return "cpu"
 
 
 def _stream_fps(model: Any, items: Sequence[Any], *, sources: int, depth: int, seconds: float) -> float:

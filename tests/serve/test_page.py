@@ -584,3 +584,80 @@ def test_the_models_own_results_are_shown_and_the_api_described(page, model, pic
         assert scores(page) == [f"{score:.2f}" for score in found.confidence]
         page.get_by_role("link", name="API").click()
         expect(page.get_by_text("POST /v1/predict")).to_be_visible()
+
+
+def test_the_documents_page_renders_and_tries_requests_out(page, address, picture):
+    page.goto(address + "docs")
+    assert not re.search(r"`|\*\*", page.locator("body").inner_text())
+    expect(page.locator("b").first).to_contain_text("WebSocket")
+
+    def form(method, path):
+        form = page.locator(f'details:has(form[data-method="{method}"][data-path="{path}"])')
+        form.locator("summary").click()
+        return form
+
+    listing = form("GET", "/v1/models")
+    listing.locator("form button").click()
+    expect(listing.locator("pre")).to_contain_text('"name": "demo"')
+    asking = form("POST", "/v1/predict")
+    asking.locator("[name=body]").set_input_files(picture)
+    asking.locator("[name=max_detections]").fill("1")
+    asking.locator("form button").click()
+    expect(asking.locator("pre")).to_contain_text('"class_name": "car"')
+    asking.locator("select").select_option("image/png")
+    asking.locator("form button").click()
+    expect(asking.locator("img")).to_be_visible()
+    asking.locator("[name=max_detections]").fill("0")
+    asking.locator("form button").click()
+    expect(asking.locator("output")).to_contain_text("400: max_detections must be")
+    one = form("GET", "/v2/models/{model}")
+    one.locator("[name=model]").fill("other")
+    one.locator("form button").click()
+    expect(one.locator("pre")).to_contain_text('"name": "other"')
+
+
+def test_the_drawn_picture_and_the_detections_are_saved(page, picture, street):
+    page.set_input_files("#file", picture)
+    expect(page.locator("#count")).to_have_text("2")
+    slide(page, 0.8)
+    with page.expect_download() as saving:
+        page.locator("#save-json").click()
+    assert saving.value.suggested_filename == "street.json"
+    result = json.loads(Path(saving.value.path()).read_text())
+    found = Detections.from_dict(result)
+    assert (found.class_name, result["has_masks"]) == (["car"], True)
+    assert found.rle == find(street).rle[:1]
+    with page.expect_download() as saving:
+        page.locator("#save-picture").click()
+    assert saving.value.suggested_filename == "street.png"
+    drawn = cv2.imread(str(saving.value.path()))[..., ::-1]
+    assert drawn.shape == street.shape
+    assert (drawn[90, 107] != street[90, 107]).any()
+    assert np.abs(drawn[170, 300].astype(int) - street[170, 300]).max() <= 2
+
+
+def test_labels_bury_nothing_small_on_a_phone(page):
+    boxes = [[10, 40, 30, 50], [200, 100, 380, 200], [260, 150, 280, 160]]
+    placed = page.evaluate(
+        """async (boxes) => {
+            const { placeLabels } = await import("./page/labels.js");
+            return placeLabels(boxes, [60, 60, 60], { high: 16, width: 390, height: 219, gap: 2, most: 0.5 });
+        }""",
+        boxes,
+    )
+    assert sum(place is not None for place in placed) >= 2
+    for x, y in filter(None, placed):
+        for left, top, right, bottom in boxes:
+            across, down = min(x + 60, right) - max(x, left), min(y + 16, bottom) - max(y, top)
+            assert max(across, 0) * max(down, 0) <= 0.5 * (right - left) * (bottom - top)
+
+
+def test_a_source_that_ends_is_no_error(page):
+    ending = {"id": "door", "name": "door", "state": "running"}
+    page.route("**/v1/sources", lambda route: route.fulfill(json={"sources": [ending]}))
+    page.route("**/events", lambda route: route.fulfill(body=": from here on\n\n"))
+    page.route("**/preview.mjpeg", lambda route: route.fulfill(body=""))
+    page.reload()
+    page.locator("#source-list").get_by_role("button").click()
+    expect(page.locator("#result")).to_have_text("The source has ended.")
+    expect(page.locator("#problem")).to_be_hidden()

@@ -1,7 +1,8 @@
-"""/docs: the OpenAPI document as an HTML page that loads nothing from other sites."""
+"""/docs: the OpenAPI document as an HTML page that tries requests out, and loads nothing from other sites."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from html import escape
 from typing import Any
@@ -13,9 +14,15 @@ router = APIRouter()
 _STYLE = (
     ":root{color-scheme:light dark}body{font:1rem/1.5 system-ui,sans-serif;max-width:50rem;margin:2rem auto;"
     "padding:0 1rem}h2{font-size:1.1rem;border-top:1px solid;padding-top:1rem}code{overflow-wrap:anywhere}"
-    "dt{float:left;clear:left;min-width:9rem}dd{margin-left:9.5rem}"
+    "dt{float:left;clear:left;min-width:9rem}dd{margin-left:9.5rem}form{display:grid;gap:.4rem;justify-items:start}"
+    "label{display:flex;flex-wrap:wrap;gap:.5rem}pre{max-height:20rem;overflow:auto;white-space:pre-wrap;"
+    "overflow-wrap:anywhere;width:100%;margin:0}output{display:block;width:100%}output img{max-width:100%}"
 )
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; img-src blob:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+    "trusted-types 'none'"
+)
 
 
 @router.get("/docs", include_in_schema=False)
@@ -29,15 +36,15 @@ def _page(document: dict[str, Any]) -> Iterator[str]:
     title = escape(f"{document['info']['title']} {document['info']['version']}")
     yield f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
     yield f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style><h1>{title}</h1>'
-    yield f"<p>{escape(document['info'].get('description', ''))}</p>"
+    yield f"<script type=module src=page/docs.js></script><p>{_to_html(document['info'].get('description', ''))}</p>"
     yield '<p>For programs: <a href="openapi.json">openapi.json</a>.</p>'
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            yield from _operation(f"{method.upper()} {path}", operation)
+            yield from _operation(method.upper(), path, operation)
 
 
-def _operation(name: str, operation: dict[str, Any]) -> Iterator[str]:
-    yield f"<h2><code>{escape(name)}</code></h2><p>{escape(operation.get('description', ''))}</p>"
+def _operation(method: str, path: str, operation: dict[str, Any]) -> Iterator[str]:
+    yield f"<h2><code>{method} {escape(path)}</code></h2><p>{_to_html(operation.get('description', ''))}</p>"
     parameters = {each["name"]: each.get("description", "") for each in operation.get("parameters", ())}
     body = operation.get("requestBody")
     if body is not None:
@@ -46,5 +53,27 @@ def _operation(name: str, operation: dict[str, Any]) -> Iterator[str]:
     for heading, rows in (("Takes", parameters), ("Answers", answers)):
         if rows:
             yield f"<h3>{heading}</h3><dl>"
-            yield from (f"<dt><code>{escape(key)}</code><dd>{escape(text)}" for key, text in rows.items())
+            yield from (f"<dt><code>{escape(key)}</code><dd>{_to_html(text)}" for key, text in rows.items())
             yield "</dl>"
+    yield from _form(method, path, operation)
+
+
+def _form(method: str, path: str, operation: dict[str, Any]) -> Iterator[str]:
+    """A form that sends such a request; `page/docs.js` does."""
+    yield f'<details><summary>Try it</summary><form data-method="{method}" data-path="{escape(path)}">'
+    for each in operation.get("parameters", ()):
+        name, needed = escape(each["name"]), " required" if each.get("required") else ""
+        yield f'<label>{name} <input name="{name}" data-in="{each["in"]}"{needed}></label>'
+    if (body := operation.get("requestBody")) is not None:
+        is_json = next(iter(body["content"])) == "application/json"
+        yield f"<label>body {'<textarea name=body></textarea>' if is_json else '<input type=file name=body>'}</label>"
+    kinds = [kind for kind in operation["responses"].get("200", {}).get("content", {}) if "*" not in kind]
+    if len(kinds) > 1:
+        yield f"<label>Accept <select name=accept>{''.join(f'<option>{kind}' for kind in kinds)}</select></label>"
+    yield "<button>Send</button><output></output></form></details>"
+
+
+def _to_html(text: str) -> str:
+    """HTML of the little Markdown that descriptions have: paragraphs, code and emphasis."""
+    html = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    return re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", html).replace("\n\n", "<p>")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import secrets
 import signal
@@ -104,6 +105,8 @@ class _Worker:
     """Its configuration, and in the end its error."""
     starts: int
     """Restarts before."""
+    deadline: float = math.inf
+    """When it is killed, on the monotonic clock; set once it drains."""
 
     def failure(self) -> tuple[str, str] | None:
         """Kind and message of the error that it ended with, if it told."""
@@ -136,8 +139,7 @@ class _Supervisor:
         self._places, self._configure, self._listener, self._table = places, configure, listener, table
         self._announce, self._patience_s = announce, server.GRACE_S + drain_s + _END_S
         self._workers: dict[int, _Worker] = {}
-        self._is_ending = False
-        self._deadline: float | None = None
+        self._is_ending = self._is_signalled = False
         self._error: MaskjetError | None = None
 
     def run(self) -> None:
@@ -150,7 +152,10 @@ class _Supervisor:
                     time.sleep(_TICK_S)
                     self._step()
             finally:
-                self._kill_all()
+                for worker in self._workers.values():
+                    worker.process.kill()
+                    worker.process.wait()
+                    worker.file.close()
         if self._error is not None:
             raise self._error
 
@@ -176,12 +181,19 @@ class _Supervisor:
     def _step(self) -> None:
         """Look after the workers."""
         for number, worker in list(self._workers.items()):
-            row = self._table.rows[number]
+            row, now = self._table.rows[number], time.monotonic()
             if worker.process.poll() is not None:
                 self._replace(worker)
-            elif row.is_ready and row.turned_ns and row.still_s > _HUNG_S:
+            elif now > worker.deadline:
+                _log.warning("%s has not ended in time and is ended", worker.place)
+                worker.process.kill()
+                worker.deadline = now + self._patience_s
+            elif worker.deadline == math.inf and row.is_ready and not row.turned_ns:  # it drains, as its device failed
+                worker.deadline = now + self._patience_s
+            elif worker.deadline == math.inf and row.is_ready and row.still_s > _HUNG_S:
                 _log.error("%s has not answered for %g s and is ended", worker.place, _HUNG_S)
                 worker.process.kill()
+                worker.deadline = now + self._patience_s
         if self._is_ending:
             self._drain()
         elif not self._table.were_all_ready and all(row.is_ready for row in self._table.rows):
@@ -202,25 +214,15 @@ class _Supervisor:
 
     def _drain(self) -> None:
         """Let all workers drain, within a bounded time; see `server.Server.shutdown`."""
-        if self._deadline is None:
-            self._deadline = time.monotonic() + self._patience_s
+        if self._listener.fileno() != -1:
             self._listener.close()
             for worker in self._workers.values():
                 worker.process.terminate()
-        elif time.monotonic() > self._deadline:
-            for worker in self._workers.values():
-                _log.warning("%s has not ended in time and is ended", worker.place)
-            self._kill_all()
+                worker.deadline = time.monotonic() + self._patience_s
 
     def _fail(self, error: MaskjetError) -> None:
         """End the service, which then raises this error."""
         self._error, self._is_ending = self._error or error, True
-
-    def _kill_all(self) -> None:
-        for worker in self._workers.values():
-            worker.process.kill()
-            worker.process.wait()
-            worker.file.close()
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -228,11 +230,11 @@ class _Supervisor:
         before = {}
 
         def end(number: int, _: FrameType | None) -> None:
-            if self._is_ending:
+            if self._is_signalled:
                 for worker in self._workers.values():
                     worker.process.kill()
                 os._exit(128 + number)
-            self._is_ending = True  # a worker that ends from now on is not a failure
+            self._is_signalled = self._is_ending = True  # a worker that ends from now on is not a failure
 
         if threading.current_thread() is threading.main_thread():
             for number in server.SIGNALS:

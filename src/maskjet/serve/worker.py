@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
 
 import uvicorn
 from prometheus_client import Counter
@@ -92,19 +92,22 @@ def main() -> None:
     if os.getppid() != config.supervisor:
         sys.exit(_FAILED)
     process.suit_program()
-    failure = None
     with server.logging_on_stderr("maskjet", origin=f"process {config.number} on {config.device}: "):
         try:
-            failure = _serve(config)
+            _serve(config)
         except MaskjetError as error:
-            failure = type(error).__name__, str(error)
-    if failure is not None:
-        os.pwrite(sys.stdin.fileno(), f"{json.dumps([failure[0], failure[1][:_MOST_CHARACTERS]])}\n".encode(), 0)
-        sys.exit(_FAILED)
+            _fail(type(error).__name__, str(error))
 
 
-def _serve(config: WorkerConfig) -> tuple[str, str] | None:
-    """Load the models and serve; returns kind and message of the error if the device failed."""
+def _fail(kind: str, message: str) -> NoReturn:
+    """Tell the supervisor why, and end at once: threads may wait for a device that has failed."""
+    text = json.dumps([kind, message[:_MOST_CHARACTERS]])
+    os.pwrite(sys.stdin.fileno(), f"{text}\n".encode(), 0)
+    os._exit(_FAILED)
+
+
+def _serve(config: WorkerConfig) -> None:
+    """Load the models and serve."""
     limits.read_environment()
     from maskjet.model import load
     from maskjet.serve.app import create_app
@@ -127,7 +130,8 @@ def _serve(config: WorkerConfig) -> tuple[str, str] | None:
         starts.inc(config.starts)
         listener = stack.enter_context(socket.socket(fileno=config.listener))
         _Server(app, listener, table, config.number).run(sockets=[])
-    return None if service.failure is None else (type(service.error).__name__, service.failure)
+        if service.failure is not None:
+            _fail(type(service.error).__name__, service.failure)
 
 
 class _Counted(asyncio.Protocol):

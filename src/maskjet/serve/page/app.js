@@ -186,6 +186,7 @@ async function openSource(source, signal) {
     stage.show(picture, null)?.close();
   };
   await followSource(source.id, { onEvent, onPicture, signal });
+  if (!signal.aborted) $("result").textContent = "The source has ended.";
 }
 
 // --- Results -------------------------------------------------------------------------------------------------------
@@ -289,6 +290,20 @@ $("sample").addEventListener("click", () => open(async (signal) => {
   await openImage(new File([blob], "Sample picture", { type: "image/webp" }), signal);
 }));
 $("close").addEventListener("click", () => { close(); $("open").focus(); });
+$("save-picture").addEventListener("click", async () => { if (stage.hasFrame) save(await stage.toBlob(), ".png"); });
+$("save-json").addEventListener("click", () => {
+  if (!found) return;
+  const result = { size: found.sizeHw, has_masks: found.hasMasks, detections: panel.filter(found).map(({ given }) => given) };
+  save(new Blob([JSON.stringify(result)], { type: "application/json" }), ".json");
+});
+
+/** Save a file under the name of what is shown. */
+function save(blob, suffix) {
+  const name = media.name.replace(/\.[^.]*$/, "") || "maskjet";
+  const link = element("a", { href: URL.createObjectURL(blob), download: name + suffix });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
 $("dismiss").addEventListener("click", () => { hideProblem(); $("open").focus(); });
 
 $("model").addEventListener("change", () => {

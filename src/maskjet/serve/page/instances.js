@@ -13,7 +13,9 @@ export class Instance {
   #crop;
   #outline;
 
-  constructor({ class_id, class_name, confidence, xyxy, rle }, step) {
+  constructor(given, step) {
+    const { class_id, class_name, confidence, xyxy, rle } = given;
+    this.given = given; // as the server sent it
     this.classId = class_id;
     this.className = class_name;
     this.confidence = confidence;
@@ -48,6 +50,7 @@ export class Found {
   /** @param {{size: [number, number], has_masks: boolean, detections: object[]}} result The server's answer. */
   constructor(result) {
     this.sizeHw = result.size;
+    this.hasMasks = result.has_masks;
     this.step = Math.max(Math.ceil(Math.max(...result.size) / LONGEST_SIDE), 1);
     this.instances = result.detections.map((one) => new Instance(one, this.step));
     this.instances.sort((one, other) => other.confidence - one.confidence);

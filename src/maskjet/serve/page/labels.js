@@ -4,8 +4,8 @@
  * Place labels greedily, each at the cheapest of twelve places about its box; one that finds none is left out.
  * @param {number[][]} boxes Left, top, right, bottom.
  * @param {number[]} widths Of the labels.
- * @param {{high: number, width: number, height: number, gap: number}} room Height of all labels, sizes of the picture,
- *     and the least distance of two labels.
+ * @param {{high: number, width: number, height: number, gap: number, most: number}} room Height of all labels, sizes of
+ *     the picture, the least distance of two labels, and the most of a box that a label hides, as a share.
  * @returns {([number, number] | null)[]} Left and top of each label.
  */
 export function placeLabels(boxes, widths, room) {
@@ -39,13 +39,14 @@ function places([left, top, right, bottom], wide, { high, width, height }) {
 }
 
 /** Cost of a place: infinite on another label, and higher the more of boxes it hides. */
-function coverage(x, y, wide, { high, gap }, taken, boxes, areas) {
+function coverage(x, y, wide, { high, gap, most }, taken, boxes, areas) {
   for (const [left, top, right, bottom] of taken) {
     if (overlap(x, x + wide, left, right) > -gap && overlap(y, y + high, top, bottom) > -gap) return Infinity;
   }
   let cost = 0;
   for (let j = 0; j < boxes.length; j++) {
     const across = overlap(x, x + wide, boxes[j][0], boxes[j][2]), down = overlap(y, y + high, boxes[j][1], boxes[j][3]);
+    if (across > 0 && down > 0 && across * down > most * areas[j]) return Infinity;
     if (across > 0 && down > 0) cost += 0.1 * across * down / (wide * high) + 1.2 * (across * down / areas[j]) ** 2;
   }
   return cost;

@@ -92,7 +92,8 @@ function drawLabels(context, view, shown, scale, marked) {
   context.textBaseline = "middle";
   const texts = shown.map((one) => `${shorten(one.className)} ${one.confidence.toFixed(2)}`);
   const widths = texts.map((text) => Math.ceil(context.measureText(text).width) + 2 * pad);
-  const places = placeLabels(shown.map((one) => scaled(one.xyxy, scale)), widths, { high, ...view, gap: 2 });
+  const most = view.width < NARROW ? 0.25 : Infinity; // on a phone a label is larger than small things
+  const places = placeLabels(shown.map((one) => scaled(one.xyxy, scale)), widths, { high, ...view, gap: 2, most });
   places.forEach((place, i) => {
     const one = shown[i];
     if (!place || (marked && one !== marked)) return;

@@ -1,10 +1,10 @@
 // A server's own source: its results as server-sent events and its annotated preview as MJPEG. Both are read with fetch,
 // because EventSource and <img> can't send the token.
 
-import { Problem, request } from "./server.js";
+import { request } from "./server.js";
 
 /**
- * Follow a source until the signal aborts.
+ * Follow a source until it ends; a signal that aborts is an error.
  * @param {string} id
  * @param {{onEvent: (event: object) => void, onPicture: (picture: ImageBitmap) => void, signal: AbortSignal}} options
  */
@@ -14,7 +14,6 @@ export async function followSource(id, { onEvent, onPicture, signal }) {
     request(`${base}/events`, { signal, headers: { Accept: "text/event-stream" } }).then((response) => readEvents(response, onEvent)),
     request(`${base}/preview.mjpeg`, { signal }).then((response) => readPictures(response, onPicture)),
   ]);
-  throw new Problem("The source ended.");
 }
 
 export async function readEvents(response, onEvent) {

@@ -54,6 +54,20 @@ export class Stage {
     this.redraw();
   }
 
+  /** The picture in its own size, with the instances that are drawn. */
+  toBlob() {
+    const { width, height } = this.#frame, canvas = Object.assign(document.createElement("canvas"), { width, height });
+    const context = canvas.getContext("2d"), style = { ...this.style, marked: null };
+    context.drawImage(this.#frame, 0, 0);
+    if (this.#found) this.#overlay.draw(context, { width, height }, this.#found, this.#shown, style);
+    return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+  }
+
+  /** Whether there is a picture to save. */
+  get hasFrame() {
+    return this.#frame !== null;
+  }
+
   redraw() {
     if (this.#isDue) return;
     this.#isDue = true;
