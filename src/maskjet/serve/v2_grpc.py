@@ -113,7 +113,7 @@ class _Methods:
             "ModelReady": ("Name", "State", lambda asked: {"is_so": bool(self._find(asked)) and service.is_ready}),
             "ModelMetadata": ("Name", "Model", lambda asked: v2.describe(self._find(asked))),
         }
-        in_thread = service.in_thread
+        in_thread: Any = service.in_thread
         for kind in KINDS:
             name = kind.title()
             self._answers |= {
