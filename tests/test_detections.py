@@ -46,6 +46,11 @@ def some_detections(count, *, size=(48, 64), with_masks=True):
     )
 
 
+def tracked_detections(count):
+    ids = np.arange(count) - 1
+    return replace(some_detections(count), track_id=ids, track_class_id=ids * 2)
+
+
 def test_views():
     found = some_detections(3)
     assert len(found) == 3
@@ -70,14 +75,32 @@ def test_views():
     ],
 )
 def test_picking(index, rows):
-    found = some_detections(3)
+    found = tracked_detections(3)
     picked = found[index]
     assert isinstance(picked, Detections)
+    assert picked.track_id.tolist() == [row - 1 for row in rows]
+    assert picked.track_class_id.tolist() == [2 * row - 2 for row in rows]
     assert picked.class_id.tolist() == [found.class_id[row] for row in rows]
     assert picked.confidence.tolist() == [found.confidence[row] for row in rows]
     assert picked.rle == [found.rle[row] for row in rows]
     assert picked.image_size == found.image_size
     np.testing.assert_array_equal(picked.area, found.area[rows] if rows else [])
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda found: found.keep_mask_pixels("largest"),
+        lambda found: replace(found, rle=None),
+        lambda found: pickle.loads(pickle.dumps(found)),
+        copy.deepcopy,
+    ],
+)
+def test_tracks_stay(use):
+    found = tracked_detections(3)
+    assert some_detections(3).track_id is some_detections(3).track_class_id is masks_on_demand()[1].track_id is None
+    np.testing.assert_array_equal(use(found).track_id, found.track_id)
+    np.testing.assert_array_equal(use(found).track_class_id, found.track_class_id)
 
 
 def test_picking_by_class_and_confidence_and_one_by_one():
@@ -391,6 +414,8 @@ class TestOrigins:
         ({"rle": 5}, "rle must be a list of COCO RLEs, each with size and counts"),
         ({"rle": [{"size": [48, 64]}] * 2}, "rle must be a list of COCO RLEs"),
         ({"rle": [{"size": [48, 64], "counts": None}] * 2}, "rle must have one mask per box, 2, got 0"),
+        ({"track_id": np.zeros(3, np.int64)}, r"track_id must be int64 \[2\], got int64 \[3\]"),
+        ({"track_class_id": np.zeros(2, np.int32)}, r"track_class_id must be int64 \[2\], got int32 \[2\]"),
         ({"image_size": (48.5, 64)}, r"image_size must be \(height, width\) in pixels, got \(48\.5, 64\)"),
         ({"image_size": (-1, 64)}, r"image_size must be at least 0, got \(-1, 64\)"),
     ],

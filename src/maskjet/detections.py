@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import operator
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import coco_rle, limits
+from maskjet.detection_fields import check_fields, pick_rows, to_floats, to_text, to_whole
 from maskjet.errors import InputError, suggest, translate_errors
 from maskjet.extras import require
 from maskjet.mask_pixels import MaskPixels, check_mask_pixels, keep_pixels
@@ -74,37 +74,14 @@ class Detections:
     """n COCO RLEs, {"size": [H, W], "counts": bytes}; None from a detector without masks."""
     class_names: Mapping[int, str] = field(default_factory=dict)
     """Class id to name; a class without a name is called by its id."""
+    track_id: NDArray[np.int64] | None = None
+    """int64 [n]: the same number for the same thing in all frames, -1 until it is confirmed; None without tracking."""
+    track_class_id: NDArray[np.int64] | None = None
+    """int64 [n]: class of each one's track, by vote; its `class_id` where it has no track; None without tracking."""
     _remembered: ClassVar[ImageReference | None] = None  # for `draw`; set on single instances by `remember`
 
     def __post_init__(self) -> None:
-        try:  # plain Python throughout: this runs for every frame
-            height, width = map(operator.index, self.image_size)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"image_size must be (height, width) in pixels, got {self.image_size!r}.") from error
-        if height < 0 or width < 0:
-            raise InputError(f"image_size must be at least 0, got {self.image_size}.")
-        count = len(self.xyxy) if isinstance(self.xyxy, np.ndarray) and self.xyxy.ndim else 0
-        expected = {
-            "xyxy": (np.float32, (count, 4)),
-            "confidence": (np.float32, (count,)),
-            "class_id": (np.int32, (count,)),
-        }
-        for name, (dtype, shape) in expected.items():
-            value = getattr(self, name)
-            if not isinstance(value, np.ndarray) or value.dtype != dtype or value.shape != shape:
-                got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
-                raise InputError(f"{name} must be {np.dtype(dtype).name} {list(shape)}, got {got}.")
-        if self.rle is None:
-            return
-        try:
-            sizes = [[*rle["size"]] for rle in self.rle if rle["counts"] is not None]
-        except (TypeError, KeyError, IndexError) as error:
-            raise InputError("rle must be a list of COCO RLEs, each with size and counts.") from error
-        if len(sizes) != count:
-            raise InputError(f"rle must have one mask per box, {count}, got {len(sizes)}.")
-        if sizes.count([height, width]) != count:
-            index, size = next((index, size) for index, size in enumerate(sizes) if size != [height, width])
-            raise InputError(f"rle[{index}] must have the image's size {self.image_size}, got {size}.")
+        check_fields(self)
 
     def __len__(self) -> int:
         return len(self.xyxy)
@@ -146,7 +123,7 @@ class Detections:
             >>> len(found[0]), len(found[:2]), len(found[found.confidence > 2])
             (1, 2, 0)
         """
-        picked = _pick(index, len(self))
+        picked = pick_rows(index, len(self))
         selected = Detections(
             image_size=self.image_size,
             xyxy=self.xyxy[picked],
@@ -154,6 +131,8 @@ class Detections:
             class_id=self.class_id[picked],
             rle=None if self.rle is None else [self.rle[i] for i in picked],
             class_names=self.class_names,
+            track_id=None if self.track_id is None else self.track_id[picked],
+            track_class_id=None if self.track_class_id is None else self.track_class_id[picked],
         )
         if self._remembered is not None:
             selected.remember(self._remembered)
@@ -460,16 +439,16 @@ class Detections:
         with translate_errors(InputError, "fields must be what Detections.as_dict returns"):
             found = fields["detections"]
             has_rle = fields["has_masks"] and not any("polygons" in entry for entry in found)
-            height, width = (_whole("size", side, least=0) for side in fields["size"])
-            class_id = [_whole("class_id", entry["class_id"]) for entry in found]
+            height, width = (to_whole("size", side, least=0) for side in fields["size"])
+            class_id = [to_whole("class_id", entry["class_id"]) for entry in found]
             return cls(
                 image_size=(height, width),
-                xyxy=_floats("xyxy", [entry["xyxy"] for entry in found], (4,)),
-                confidence=_floats("confidence", [entry["confidence"] for entry in found], ()),
+                xyxy=to_floats("xyxy", [entry["xyxy"] for entry in found], (4,)),
+                confidence=to_floats("confidence", [entry["confidence"] for entry in found], ()),
                 class_id=np.array(class_id, dtype=np.int32),
                 rle=[coco_rle.from_json(entry["rle"]) for entry in found] if has_rle else None,
                 class_names={
-                    n: _text("class_name", entry["class_name"]) for n, entry in zip(class_id, found, strict=True)
+                    n: to_text("class_name", entry["class_name"]) for n, entry in zip(class_id, found, strict=True)
                 },
             )
 
@@ -533,29 +512,6 @@ def assemble(
     return found
 
 
-def _pick(index: Any, count: int) -> NDArray[np.intp]:
-    """The positions that an index of `Detections` picks, all within 0..count - 1."""
-    if isinstance(index, slice):
-        return np.arange(count)[index]
-    chosen: NDArray[Any] = np.asarray(index)
-    if chosen.ndim == 0 and chosen.dtype.kind in "iu":
-        chosen = chosen[None]
-    if chosen.ndim == 1 and chosen.dtype == np.bool_:
-        if len(chosen) != count:
-            raise InputError(f"index must be a mask with one value per detection, {count}, got {len(chosen)} values.")
-        return np.flatnonzero(chosen)
-    if chosen.ndim != 1 or (chosen.dtype.kind not in "iu" and chosen.size):
-        raise InputError(
-            "index must be a position, a slice, a mask or a list of positions, got "
-            f"{index if isinstance(index, str | int | float) else type(index).__name__!r}; "
-            'for a class, use found[found.class_name == "car"].'
-        )
-    beyond = chosen[(chosen < -count) | (chosen >= count)]
-    if beyond.size:
-        raise IndexError(f"index must be below the number of detections, {count}, got {beyond[0]}.")
-    return np.arange(count)[chosen.astype(np.intp)]
-
-
 def _draw(image: NDArray[np.uint8], detections: Detections, style: DrawOptions) -> NDArray[np.uint8]:
     from maskjet.drawing import DrawStyle, draw
 
@@ -564,27 +520,3 @@ def _draw(image: NDArray[np.uint8], detections: Detections, style: DrawOptions) 
         if name not in known:
             raise InputError(f"style must be options of draw(), got {name!r}{suggest(name, known)}")
     return draw(image, detections, DrawStyle(**style))
-
-
-def _whole(name: str, value: Any, least: int | None = None) -> int:
-    if isinstance(value, bool) or (least is not None and value < least):
-        bound = "" if least is None else f" of at least {least}"
-        raise InputError(f"{name} must be a whole number{bound}, got {value}.")
-    return operator.index(value)
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"{name} must be text, got {type(value).__name__}.")
-    return value
-
-
-def _floats(name: str, rows: list[Any], shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Numbers as float32 [n, *shape]; text is refused, even if NumPy could parse it."""
-    if not rows:
-        return np.empty((0, *shape), dtype=np.float32)
-    numbers = np.array(rows)
-    if numbers.dtype.kind not in "iuf":
-        raise InputError(f"{name} must be numbers, got {numbers.dtype}.")
-    with np.errstate(over="raise"):  # or a number too large becomes infinite
-        return numbers.astype(np.float32)
