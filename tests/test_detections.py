@@ -218,6 +218,44 @@ def test_to_supervision():
     assert theirs.class_id.tolist() == [0, 2, 7]
     assert theirs.data["class_name"].tolist() == ["car", "bus", "7"]
     assert len(theirs[theirs.class_id == 2]) == 1
+    assert theirs.tracker_id is None
+
+
+@pytest.mark.parametrize("found", [some_detections(3), tracked_detections(3), some_detections(0)], ids=len)
+def test_supervision_is_read_back(found):
+    theirs = found.to_supervision()
+    again = Detections.from_supervision(theirs, found.image_size)
+    expected = replace(found, track_class_id=None)  # which supervision does not have
+    assert again.as_dict() == expected.as_dict()
+    if found.track_id is not None:
+        assert theirs.tracker_id.tolist() == found.track_id.tolist()
+
+
+def test_boxes_alone_are_read_from_supervision():
+    import supervision
+
+    found = Detections.from_supervision(supervision.Detections(xyxy=np.array([[1.0, 2, 3, 4]])), (9, 9))
+    assert found.as_dict()["detections"] == [
+        {"class_id": 0, "class_name": "0", "confidence": 1.0, "xyxy": [1.0, 2.0, 3.0, 4.0]}
+    ]
+    with pytest.raises(InputError, match=r"rle\[0\] must have the image's size \(9, 9\)"):
+        Detections.from_supervision(some_detections(1).to_supervision(), (9, 9))
+    with pytest.raises(InputError, match=r"found must be supervision.Detections"):
+        Detections.from_supervision({"xyxy": []}, (9, 9))
+
+
+def test_tracks_are_in_every_conversion():
+    found = tracked_detections(3)
+    rows = [{"track_id": i - 1, "track_class_id": 2 * (i - 1)} for i in range(3)]
+    assert [{name: each[name] for name in rows[0]} for each in found.as_dict()["detections"]] == rows
+    for kind in ("segm", "bbox"):
+        assert [each["track_id"] for each in found.to_coco(1, kind=kind)] == [-1, 0, 1]
+    columns = found.to_columns()
+    assert list(columns)[-2:] == ["track_id", "track_class_id"]
+    assert columns["track_id"].tolist() == [-1, 0, 1]
+    again = Detections.from_dict(json.loads(found.to_json()))
+    assert again.as_dict() == found.as_dict()
+    assert again.track_id.dtype == np.int64
 
 
 @pytest.mark.parametrize("name", ["supervision", "pandas"])

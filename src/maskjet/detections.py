@@ -207,6 +207,8 @@ class Detections:
     def to_supervision(self) -> supervision.Detections:
         """Convert to `supervision.Detections`, with dense masks and the class names under data["class_name"].
 
+        Ids of tracks become `tracker_id`.
+
         Raises:
             MissingDependencyError: supervision is not installed.
         """
@@ -216,23 +218,66 @@ class Detections:
             mask=None if self.rle is None else self.masks(),
             confidence=self.confidence.copy(),
             class_id=self.class_id.astype(int),
+            tracker_id=None if self.track_id is None else self.track_id.astype(int),
             data={"class_name": self.class_name},
         )
         return found
+
+    @classmethod
+    def from_supervision(cls, found: supervision.Detections, image_size: tuple[int, int]) -> Detections:
+        """Convert from `supervision.Detections`, as those of its trackers; what `to_supervision` makes is read back.
+
+        Without a confidence it is 1, without a class 0. Rows keep their order.
+
+        Args:
+            found: Boxes with masks, ids of tracks and data["class_name"], as far as they are there.
+            image_size: (height, width) of the image in pixels.
+
+        Raises:
+            InputError: found is not as above, or its masks are of another size.
+        """
+        with translate_errors(InputError, "found must be supervision.Detections"):
+            count, ids = len(found), found.tracker_id
+            class_id = np.zeros(count, np.int32) if found.class_id is None else np.asarray(found.class_id, np.int32)
+            score = np.ones(count, np.float32) if found.confidence is None else np.asarray(found.confidence, np.float32)
+            names = map(str, found.data.get("class_name", ()))
+            return cls(
+                image_size=image_size,
+                xyxy=np.asarray(found.xyxy, np.float32),
+                confidence=score,
+                class_id=class_id,
+                rle=None if found.mask is None else coco_rle.encode(np.asarray(found.mask)),
+                class_names=dict(zip(class_id.tolist(), names, strict=False)),
+                track_id=None if ids is None else np.asarray(ids, np.int64),
+            )
+
+    def to_columns(self) -> dict[str, Any]:
+        """The columns of a table with a row per detection, most confident first.
+
+        Returns:
+            By name class_id, class_name, confidence, x1, y1, x2, y2 (pixels) and area (pixels, as `area`), with
+            tracking also track_id and track_class_id: arrays [n], the names a list.
+        """
+        corners = dict(zip(("x1", "y1", "x2", "y2"), self.xyxy.T.copy(), strict=True))
+        columns = {"class_id": self.class_id.copy(), "class_name": self._names(), "confidence": self.confidence.copy()}
+        return {**columns, **corners, "area": self.area, **self._tracks()}
+
+    def _tracks(self) -> dict[str, NDArray[np.int64]]:
+        """Copies of the fields of tracks, as far as they are there."""
+        fields = {"track_id": self.track_id, "track_class_id": self.track_class_id}
+        return {name: values.copy() for name, values in fields.items() if values is not None}
 
     def to_pandas(self) -> pandas.DataFrame:
         """Convert to a `pandas.DataFrame` with a row per detection, most confident first.
 
         Returns:
-            Columns class_id, class_name, confidence, x1, y1, x2, y2 (pixels) and area (pixels, as `area`).
+            The columns of `to_columns`.
 
         Raises:
             MissingDependencyError: pandas is not installed.
         """
         library = require("pandas", extra="pandas", purpose="to_pandas()")
-        corners = dict(zip(("x1", "y1", "x2", "y2"), self.xyxy.T.copy(), strict=True))
-        columns = {"class_id": self.class_id.copy(), "class_name": self._names(), "confidence": self.confidence.copy()}
-        table: pandas.DataFrame = library.DataFrame({**columns, **corners, "area": self.area})
+        table: pandas.DataFrame = library.DataFrame(self.to_columns())
         return table
 
     def to_coco(
@@ -249,7 +294,8 @@ class Detections:
             kind: "segm" for average precision of masks, "bbox" of boxes; None is segm if there are masks, else bbox.
 
         Returns:
-            Per detection image_id, category_id, score, and segmentation (RLE), or bbox (x, y, width, height).
+            Per detection image_id, category_id, score, and segmentation (RLE), or bbox (x, y, width, height); with
+            tracking also track_id.
 
         Raises:
             InputError: kind is segm and there are no masks, category_ids lacks a class that was found, or a box or
@@ -269,10 +315,13 @@ class Detections:
         else:
             shapes = [{"bbox": [x1, y1, x2 - x1, y2 - y1]} for x1, y1, x2, y2 in self.xyxy.tolist()]
         ids = found if category_ids is None else [category_ids[class_id] for class_id in found]
-        return [
+        results = [
             {"image_id": image_id, "category_id": category_id, **shape, "score": score}
             for category_id, shape, score in zip(ids, shapes, self.confidence.tolist(), strict=True)
         ]
+        for result, track in zip(results, [] if self.track_id is None else self.track_id.tolist(), strict=False):
+            result["track_id"] = track
+        return results
 
     def as_dict(self) -> dict[str, Any]:
         """Convert to JSON types, which `from_dict` reads back.
@@ -281,10 +330,15 @@ class Detections:
             InputError: A box or confidence is not finite: JSON has no such numbers.
         """
         check_finite(self)
-        rows = zip(self.class_id.tolist(), self._names(), self.confidence.tolist(), self.xyxy.tolist(), strict=True)
-        found = [
-            {"class_id": class_id, "class_name": name, "confidence": confidence, "xyxy": xyxy}
-            for class_id, name, confidence, xyxy in rows
+        columns = {
+            "class_id": self.class_id.tolist(),
+            "class_name": self._names(),
+            "confidence": self.confidence.tolist(),
+            "xyxy": self.xyxy.tolist(),
+            **{name: values.tolist() for name, values in self._tracks().items()},
+        }
+        found: list[dict[str, Any]] = [
+            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
         ]
         for entry, rle in zip(found, self.rle or [], strict=False):
             entry["rle"] = coco_rle.to_json(rle)
@@ -441,6 +495,11 @@ class Detections:
             has_rle = fields["has_masks"] and not any("polygons" in entry for entry in found)
             height, width = (to_whole("size", side, least=0) for side in fields["size"])
             class_id = [to_whole("class_id", entry["class_id"]) for entry in found]
+            tracks = {
+                name: np.array([to_whole(name, entry[name]) for entry in found], np.int64)
+                for name in ("track_id", "track_class_id")
+                if found and name in found[0]
+            }
             return cls(
                 image_size=(height, width),
                 xyxy=to_floats("xyxy", [entry["xyxy"] for entry in found], (4,)),
@@ -450,6 +509,7 @@ class Detections:
                 class_names={
                     n: to_text("class_name", entry["class_name"]) for n, entry in zip(class_id, found, strict=True)
                 },
+                **tracks,
             )
 
 

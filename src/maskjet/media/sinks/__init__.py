@@ -1,4 +1,4 @@
-"""Output sinks: JSON lines, CSV, COCO JSON, YOLO labels, annotated video and images, a window."""
+"""Output sinks: JSON lines, CSV, COCO JSON, YOLO labels, MOT text, annotated video and images, a window."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from maskjet.media.sinks.coco import CocoJson
 from maskjet.media.sinks.encoders import DEFAULT_QUALITY, Encoder, Encoding
 from maskjet.media.sinks.labels import Parts, YoloLabels
 from maskjet.media.sinks.lines import JsonLines, StdoutLines
+from maskjet.media.sinks.mot import MotText
 from maskjet.media.sinks.outputs import Content, Outputs, SinkOpener, check_outputs, check_paths
 from maskjet.media.sinks.pictures import AnnotatedImages
 from maskjet.media.sinks.sink import Sink, Sinks, SinksBySource, SinksInTurn
@@ -26,6 +27,7 @@ __all__ = [
     "CsvTable",
     "Encoding",
     "JsonLines",
+    "MotText",
     "Outputs",
     "Sink",
     "Sinks",
@@ -54,9 +56,10 @@ def open_sinks(
 
     Args:
         outs: .mp4, .mkv, .mov or .webm for annotated video, .jsonl or "-" for JSON lines, .csv for a table, .json for
-            a COCO data set, .segm.json or .bbox.json for COCO results of masks or boxes, .jpg or .png for one annotated
-            image, a folder (no suffix, or a slash at its end) for many, a folder in .yolo for YOLO labels. Missing
-            folders are made, existing files replaced once the new ones are whole.
+            a COCO data set, .segm.json or .bbox.json for COCO results of masks or boxes, .txt for tracks as in
+            MOTChallenge, .jpg or .png for one annotated image, a folder (no suffix, or a slash at its end) for many, a
+            folder in .yolo for YOLO labels. Missing folders are made, existing files replaced once the new ones are
+            whole.
         fps: Frames per second of videos whose frames have no times; None for 30.
         style: A `DrawStyle`, `Redaction` or `Cutout` of video and images; None for all that can be drawn.
         with_confidence: Whether lines of YOLO labels end in the confidence; see `YoloLabels`.

@@ -20,17 +20,18 @@ from maskjet.mask_pixels import MaskPixels, check_mask_pixels
 from maskjet.media.folders import is_image_path, is_video_path
 from maskjet.media.frames import Source, UnopenedSource
 from maskjet.media.selection import EVERYTHING, Selection
-from maskjet.media.sinks import labels, pictures, video
+from maskjet.media.sinks import labels, mot, pictures, video
 from maskjet.media.sinks.coco import CocoJson
 from maskjet.media.sinks.encoders import DEFAULT_QUALITY, Encoder, Encoding, share_cores
 from maskjet.media.sinks.labels import YoloLabels
 from maskjet.media.sinks.lines import JsonLines, StdoutLines
+from maskjet.media.sinks.mot import MotText
 from maskjet.media.sinks.pictures import AnnotatedImages, FileId, PictureNames, id_of
 from maskjet.media.sinks.sink import Sink, SinksBySource, SinksInTurn
 from maskjet.media.sinks.table import CsvTable
 from maskjet.media.sinks.video import AnnotatedVideo
 
-Kind = Literal["images", "video", "lines", "table", "labels", "data set"]
+Kind = Literal["images", "video", "lines", "table", "labels", "data set", "tracks"]
 AnySource = Source | UnopenedSource
 PLACEHOLDER = "{}"
 """Placeholder in an output's path that becomes the name of its source."""
@@ -40,6 +41,7 @@ _KINDS: Mapping[str, Kind] = {
     ".json": "data set",
     ".csv": "table",
     labels.SUFFIX: "labels",
+    mot.SUFFIX: "tracks",
     **dict.fromkeys(pictures.SUFFIXES, "images"),
 }
 _DRAWN = ("images", "video")
@@ -116,6 +118,8 @@ class SinkOpener:
             return AnnotatedVideo(
                 out, self.fps, opened, with_audio=with_audio, style=style, encoding=encoding, threads=threads
             )
+        if kind == "tracks":
+            return MotText(out)
         if kind == "table":
             return CsvTable(out, tells_streams=self.tells_streams)
         if out == "-":
