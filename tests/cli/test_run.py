@@ -165,7 +165,7 @@ def test_a_terminal_shows_a_line_for_each_source(is_terminal, monkeypatch, capsy
     ("line", "message"),
     [
         ("run nothing.mp4 -o a.jsonl", "source must exist, 'nothing.mp4' does not."),
-        (f"run {CLIP} -o a.txt", "--out must end in one of .mp4"),
+        (f"run {CLIP} -o a.text", "--out must end in one of .mp4"),
         (f"run {CLIP} -o a.jsonl --device cuda:77", "--device='cuda:77' is not here"),
         (
             f"run {CLIP} {CLIP} -o a.mp4",
