@@ -58,8 +58,9 @@ def open_sinks(
         outs: .mp4, .mkv, .mov or .webm for annotated video, .jsonl or "-" for JSON lines, .csv for a table, .json for
             a COCO data set, .segm.json or .bbox.json for COCO results of masks or boxes, .txt for tracks as in
             MOTChallenge, .jpg or .png for one annotated image, a folder (no suffix, or a slash at its end) for many, a
-            folder in .yolo for YOLO labels. Missing folders are made, existing files replaced once the new ones are
-            whole.
+            folder in .yolo for YOLO labels; for events of lines and zones .events.jsonl, or the URL of a webhook,
+            http(s)://, or of a topic, mqtt(s)://. Missing folders are made, existing files replaced once the new ones
+            are whole.
         fps: Frames per second of videos whose frames have no times; None for 30.
         style: A `DrawStyle`, `Redaction` or `Cutout` of video and images; None for all that can be drawn.
         with_confidence: Whether lines of YOLO labels end in the confidence; see `YoloLabels`.
