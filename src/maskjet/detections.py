@@ -41,6 +41,8 @@ class DrawOptions(TypedDict, total=False):
     scores: bool
     masks: bool
     outlines: bool
+    ids: bool
+    trails: bool
     line_width: float | None
     color_by: Literal["class", "instance"]
     mask_pixels: MaskPixels
@@ -384,8 +386,8 @@ class Detections:
             image: The image, of any kind that `predict` takes. None is the one that `predict` saw: a file is read
                 again; an array, tensor or PIL image is only remembered while something else holds it, and `bytes` are
                 not. Frames of `stream` are in hand: `found.draw(frame.image)`.
-            **style: Parts and colours: boxes, labels, scores, masks and outlines (True or False), line_width in
-                pixels, color_by "class" or "instance", mask_pixels "box", "raw" or "largest"; see
+            **style: Parts and colours: boxes, labels, scores, masks, outlines and ids (True or False), line_width
+                in pixels, color_by "class" or "instance", mask_pixels "box", "raw" or "largest"; see
                 `maskjet.drawing.DrawStyle`.
 
         Returns:

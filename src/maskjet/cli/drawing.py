@@ -24,6 +24,8 @@ FIELDS: Mapping[str, tuple[type, str, str]] = {
     "scores": (bool, "", "Whether confidences are written."),
     "masks": (bool, "", "Whether the insides of masks are tinted."),
     "outlines": (bool, "", "Whether the outlines of masks are drawn."),
+    "ids": (bool, "", "Whether ids of tracks are written."),
+    "trails": (bool, "", "Whether video shows the ways that tracks have come."),
     "line_width": (float, "PIXELS", "Width of boxes and outlines; if not given, one that suits the image's size."),
     "color_by": (str, "|".join(COLOURS), "A hue per class, with a shade per instance; or a hue per instance."),
     "mask_pixels": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 
 import cv2
 import numpy as np
@@ -11,14 +12,14 @@ from numpy.typing import NDArray
 from maskjet.coco_rle import RLE
 from maskjet.drawing.instances import Instances
 from maskjet.drawing.labels import arrange_labels, write_label
-from maskjet.drawing.shades import colour_instances
+from maskjet.drawing.shades import colour_instances, colour_tracks
 from maskjet.drawing.style import DrawStyle, measure
 
 _FILL = 108  # opacity of a mask's inside, in 256ths
 
 
 def annotate(
-    canvas: NDArray[np.uint8], detections: Instances, style: DrawStyle, given: NDArray[np.uint8] | None = None
+    canvas: NDArray[np.uint8], detections: Instances, style: DrawStyle, trails: Sequence[NDArray[np.float64]] = ()
 ) -> None:
     """Draw detections into their image, the most confident on top, labels above all.
 
@@ -28,7 +29,7 @@ def annotate(
         canvas: uint8 [H, W, 3], RGB, contiguous, of the detections' size.
         detections: Instances of the image; without masks, only boxes and labels are drawn.
         style: Parts that are drawn, and their colours.
-        given: uint8 [n, 3], RGB: the instances' colours; None for those that their boxes and the style give.
+        trails: Per detection the way of its track, float64 [k, 2], points (x, y) in pixels; none if empty.
 
     Raises:
         InputError: A mask is malformed, or not of the image's size.
@@ -40,18 +41,20 @@ def annotate(
     height, width = detections.image_size
     measures = measure((height, width), style.line_width)
     xyxy = detections.xyxy.astype(np.float64).clip(0, (width, height, width, height))
-    if given is None:
-        rgb = colour_instances(xyxy, detections.class_id, (height, width), is_by_class=style.color_by == "class")
+    if style.color_by == "instance" and detections.track_id is not None:
+        rgb = colour_tracks(detections.track_id)
     else:
-        rgb = given[is_visible]
+        rgb = colour_instances(xyxy, detections.class_id, (height, width), is_by_class=style.color_by == "class")
     colours = rgb.tolist()
     frames = _frames(xyxy, (height, width), measures.line)
     if detections.rle is not None and (style.masks or style.outlines):
         _paint_masks(canvas, detections.rle, rgb, style=style, line=measures.line)
+    for way, colour in zip(compress(trails, is_visible), colours, strict=False):
+        cv2.polylines(canvas, [np.rint(16 * way).astype(np.int32)], False, colour, measures.line, cv2.LINE_AA, 4)
     if style.boxes:
         for frame, colour in zip(frames[::-1].tolist(), colours[::-1], strict=True):
             _draw_frame(canvas, frame, colour, measures.line)
-    if style.labels or style.scores:
+    if style.labels or style.scores or style.ids:
         for label in arrange_labels(detections, frames, style=style, measures=measures):
             write_label(canvas, label, colours[label.instance], measures)
 

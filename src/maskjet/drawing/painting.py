@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskjet.drawing.annotating import annotate
+from maskjet.drawing.counters import draw_counts
 from maskjet.drawing.instances import Instances
 from maskjet.drawing.regions import HeldRegion, Region, grow, pick, unite
 from maskjet.drawing.replacing import replace
-from maskjet.drawing.shades import HeldColours
 from maskjet.drawing.style import DrawStyle, Redaction, Style
+from maskjet.drawing.trails import Trails
 from maskjet.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ def draw(image: ImageLike, detections: Instances, style: Style = _DEFAULT) -> ND
 
 
 class Painter:
-    """Draws the frames of videos in a style; unlike `draw`, it holds redacted regions and instances' hues.
+    """Draws the frames of videos in a style; unlike `draw`, it holds redacted regions and trails, and shows counts.
 
     Frames of a source must come in order; those of sources that one `stream` reads side by side may be mixed. Not for
     several threads at once.
@@ -79,11 +81,14 @@ class Painter:
 
     def __init__(self, style: Style = _DEFAULT) -> None:
         self._style = style
-        self._held: dict[int, tuple[str, HeldRegion, HeldColours]] = {}  # by stream, with the name of its source
+        self._held: dict[int, tuple[str, HeldRegion, Trails]] = {}  # by stream, with the name of its source
 
     def paint(self, frame: Frame, detections: Instances) -> NDArray[np.uint8]:
         """Draw the next frame of a source; result and errors are those of `draw`."""
-        return _paint(_copy(frame.image, detections), detections, self._style, *self._hold(frame, detections))
+        painted = _paint(_copy(frame.image, detections), detections, self._style, *self._hold(frame, detections))
+        if painted.shape[2] == 3:
+            draw_counts(painted, frame.counts)
+        return painted
 
     def skip(self, frame: Frame, detections: Instances) -> None:
         """Take note of the next frame of a source without drawing it."""
@@ -91,19 +96,19 @@ class Painter:
         if region is not None and isinstance(self._style, Redaction):
             _find_redacted(detections, self._style, region)
 
-    def _hold(self, frame: Frame, detections: Instances) -> tuple[HeldRegion | None, NDArray[np.uint8] | None]:
-        """The region held for a frame's source, and the colours of its instances; None for what is not held.
+    def _hold(self, frame: Frame, detections: Instances) -> tuple[HeldRegion | None, Sequence[NDArray[np.float64]]]:
+        """The region held for a frame's source, and its tracks' ways; None and nothing for what is not held.
 
         A list may have images and videos, so this is decided for each frame.
         """
         hold = self._style.hold if isinstance(self._style, Redaction) else 0
         drawn = self._style if isinstance(self._style, DrawStyle) else self._style.on_top
-        has_hues = drawn is not None and drawn.color_by == "instance" and frame.is_of_video
+        ids = detections.track_id if drawn is not None and drawn.trails and frame.is_of_video else None
         if frame.stream not in self._held or self._held[frame.stream][0] != frame.source:
-            self._held[frame.stream] = frame.source, HeldRegion(_HOLD if hold is None else hold), HeldColours()
-        _, region, colours = self._held[frame.stream]
+            self._held[frame.stream] = frame.source, HeldRegion(_HOLD if hold is None else hold), Trails()
+        _, region, trails = self._held[frame.stream]
         holds = frame.is_of_video if hold is None else hold > 0
-        return region if holds else None, colours.follow(detections.xyxy) if has_hues else None
+        return region if holds else None, () if ids is None else trails.follow(detections.xyxy, ids)
 
 
 def _paint(
@@ -111,11 +116,11 @@ def _paint(
     detections: Instances,
     style: Style,
     held: HeldRegion | None = None,
-    colours: NDArray[np.uint8] | None = None,
+    trails: Sequence[NDArray[np.float64]] = (),
 ) -> NDArray[np.uint8]:
     """Draw into a copy of the image, checked; see `draw`."""
     if isinstance(style, DrawStyle):
-        annotate(canvas, _drawn(detections, style), style, colours)
+        annotate(canvas, _drawn(detections, style), style, trails)
         return canvas
     if isinstance(style, Redaction):
         inside = _find_redacted(detections, style, held)
@@ -124,7 +129,7 @@ def _paint(
         outside = 1 - unite(pick(detections, style.classes))
         painted = replace(canvas, outside, outside, style.replace_with)
     if style.on_top is not None:
-        annotate(painted, _drawn(detections, style.on_top), style.on_top, colours)
+        annotate(painted, _drawn(detections, style.on_top), style.on_top, trails)
     return painted
 
 
