@@ -82,17 +82,17 @@ def test_trails_are_forgotten_and_survive_a_gap_and_frames_that_are_not_shown():
         painter.skip(Frame(step, 0.0, BLACK, "a.mp4", "a"), found_at((20 + 5 * step, 100), ids=[7]))
     for step in range(10):
         paint(painter, found_at((250, 50), ids=[8]), 10 + step)
-    assert np.ptp(np.flatnonzero(paint(painter, found_at((120, 100), ids=[7])).any(axis=(0, 2)))) > 95
+    assert np.count_nonzero(paint(painter, found_at((120, 100), ids=[7])).any(axis=(0, 2))) > 95
     for step in range(40):
         paint(painter, found_at((250, 50), ids=[8]), 30 + step)
-    assert np.ptp(np.flatnonzero(paint(painter, found_at((120, 100), ids=[7])).any(axis=(0, 2)))) < 5
+    assert not paint(painter, found_at((120, 100), ids=[7])).any()
 
 
 LINE = Count("gate", ((40, 200), (280, 200)), {"car": 2}, {})
 ZONE = Count("yard", ((60, 60), (200, 60), (200, 150)), {}, {}, {"car": 1})
 
 
-@pytest.mark.parametrize("style", [NOTHING, Redaction(), Cutout(replace_with="white")])
+@pytest.mark.parametrize("style", [NOTHING, Redaction(), Cutout(replace_with="grey")])
 def test_lines_and_zones_are_drawn_whatever_the_style(style):
     found = found_at((300, 20), ids=[7])
     plain = paint(Painter(style), found)
