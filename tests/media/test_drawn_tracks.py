@@ -89,7 +89,7 @@ def test_trails_are_forgotten_and_survive_a_gap_and_frames_that_are_not_shown():
 
 
 LINE = Count("gate", ((40, 200), (280, 200)), {"car": 2}, {})
-ZONE = Count("yard", ((60, 60), (200, 60), (200, 150)), {}, {}, {"car": 1})
+ZONE = Count("yard", ((60, 60), (200, 60), (200, 150)), {}, {}, (), {"car": 1})
 
 
 @pytest.mark.parametrize("style", [NOTHING, Redaction(), Cutout(replace_with="grey")])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from maskjet.drawing.labels import place_label, write_label
 from maskjet.drawing.style import measure
-from maskjet.media.counts import Count
+from maskjet.media.counts import Count, describe_count
 
 _WHITE, _DARK = [255, 255, 255], [20, 24, 28]
 _SHIFT = 4  # binary digits of a pixel's fractions in OpenCV's coordinates
@@ -37,7 +37,7 @@ def draw_counts(canvas: NDArray[np.uint8], counts: Sequence[Count]) -> None:
             if not is_zone:
                 cv2.arrowedLine(canvas, arrow[0], arrow[1], colour, width, cv2.LINE_AA, _SHIFT, 0.4)
     for count in counts:
-        sums = [f"{name} {sum(each.values())}" for name, each in count.as_dict().items() if not name.endswith("_s")]
-        label = place_label(f"{count.name}: {', '.join(sums)}", np.array(count.points[0]), size_hw, measures)
+        text = describe_count(count.name, count.as_dict(), by_class=False)
+        label = place_label(text, np.array(count.points[0]), size_hw, measures)
         if label is not None:
             write_label(canvas, label, _WHITE, measures)

@@ -16,14 +16,14 @@ class Event:
 
     counter: str
     """Name of the line or zone."""
+    direction: Literal["in", "out"]
+    """To the left side of the line, looking from its start to its end, or into the zone; or the other way."""
     track_id: int
     """The thing's `Detections.track_id`."""
     class_name: str
     """Name of its class, by its track's vote if there is one."""
     point: tuple[float, float]
     """Middle of its box's bottom edge, (x, y) in pixels."""
-    direction: Literal["in", "out"] = "in"
-    """To the left side of the line, looking from its start to its end, or into the zone; or the other way."""
     dwell_s: float | None = None
     """Seconds that it was in the zone it leaves; None for a line, on entering, and without a clock."""
 
@@ -40,24 +40,19 @@ class Count:
     """Crossings of a line to its left side; or stays in a zone, those under way included."""
     out_by_class: Mapping[str, int]
     """Crossings the other way; or stays that ended as the thing left the zone, not as it was lost."""
+    events: Sequence[Event] = ()
+    """What happened in this frame."""
     inside_by_class: Mapping[str, int] | None = None
     """Things in the zone in this frame; None for a line, as the two below."""
     mean_dwell_s: Mapping[str, float] | None = None
     """Mean length of the stays so far, in seconds; empty without a clock."""
     longest_dwell_s: Mapping[str, float] | None = None
     """Length of the longest one so far, in seconds."""
-    events: Sequence[Event] = ()
-    """What happened in this frame."""
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
         """Counts in JSON types: in and out, of a zone also inside, mean_dwell_s and longest_dwell_s, by class name."""
-        fields = {
-            "in": self.in_by_class,
-            "out": self.out_by_class,
-            "inside": self.inside_by_class,
-            "mean_dwell_s": self.mean_dwell_s,
-            "longest_dwell_s": self.longest_dwell_s,
-        }
+        dwell = {"mean_dwell_s": self.mean_dwell_s, "longest_dwell_s": self.longest_dwell_s}
+        fields = {"in": self.in_by_class, "out": self.out_by_class, "inside": self.inside_by_class, **dwell}
         return {
             name: {key: round(value, 3) for key, value in values.items()}
             for name, values in fields.items()
@@ -65,11 +60,14 @@ class Count:
         }
 
     def __str__(self) -> str:
-        shown = {name: values for name, values in self.as_dict().items() if not name.endswith("_s")}
-        return f"{self.name}: {', '.join(f'{name} {_listed(values)}' for name, values in shown.items())}"
+        return describe_count(self.name, self.as_dict(), by_class=True)
 
 
-def _listed(by_class: Mapping[str, int]) -> str:
-    """A sum with its parts, the largest first, as in "3 (2 car, 1 bus)"."""
-    parts = ", ".join(f"{count} {name}" for name, count in sorted(by_class.items(), key=lambda item: -item[1]))
-    return f"{sum(by_class.values())}{f' ({parts})' if parts else ''}"
+def describe_count(name: str, counts: Mapping[str, Mapping[str, Any]], *, by_class: bool) -> str:
+    """The sums of `Count.as_dict` for people, with their parts or without: "gate: in 3 (2 car, 1 bus), out 0"."""
+    shown = []
+    for way, values in counts.items():
+        parts = ", ".join(f"{number} {each}" for each, number in sorted(values.items(), key=lambda item: -item[1]))
+        if not way.endswith("_s"):
+            shown.append(f"{way} {sum(values.values())}{f' ({parts})' if parts and by_class else ''}")
+    return f"{name}: {', '.join(shown)}"

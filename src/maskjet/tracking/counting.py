@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -37,17 +36,17 @@ class _Track:
     dwell_s: float = 0.0  # since then
 
 
-class _Counter(ABC):
+class _Counter:
     """Counts tracks that change sides; see `Line` and `Zone`."""
 
     def __init__(self, points: Sequence[Sequence[float]], name: str, anchor: Anchor, frames: int) -> None:
-        kind = type(self).__name__.lower()
         try:
             corners = np.array([(float(x), float(y)) for x, y in points])
-        except (TypeError, ValueError) as error:
-            raise InputError(f"{kind} must have points (x, y) in pixels, got {points!r}.") from error
-        if not (np.abs(corners) <= _FARTHEST).all():
-            raise InputError(f"{kind} must have points of up to {_FARTHEST:,.0f} pixels, got {points!r}.")
+            is_right = bool((np.abs(corners) <= _FARTHEST).all())
+        except (TypeError, ValueError):
+            is_right = False
+        if not is_right:
+            raise InputError(f"points must be (x, y) in pixels, up to {_FARTHEST:,.0f}, got {points!r}.")
         if not isinstance(name, str) or not name:
             raise InputError(f"name must be a text, got {name!r}.")
         if anchor not in get_args(Anchor):
@@ -56,8 +55,7 @@ class _Counter(ABC):
             raise InputError(f"frames must be at least 1, got {frames!r}.")
         self.name = name
         self.points: Points = tuple((x, y) for x, y in corners.tolist())
-        self._anchor, self._frames = anchor, frames
-        self._frame = 0
+        self._anchor, self._frames, self._frame = anchor, frames, 0
         self._tracks: dict[int, _Track] = {}
         self._in, self._out = Counter[str](), Counter[str]()
 
@@ -82,37 +80,31 @@ class _Counter(ABC):
         events = []
         for row in np.flatnonzero((ids >= 0) & (sides >= 0)).tolist():
             side, number = bool(sides[row]), int(ids[row])
-            track = self._tracks.setdefault(number, _Track(self._begins(side)))
+            track = self._tracks.setdefault(number, _Track(side and isinstance(self, Line)))
             track.class_name = found.class_names.get(classes[row], str(classes[row]))
             track.seen = self._frame
             track.run = track.run + 1 if side != track.is_in else 0
-            if track.run >= self._frames:
-                track.is_in, track.run = side, 0
-                x1, _, x2, y2 = found.xyxy[row].tolist()
-                events.append(
-                    self._count(track, Event(self.name, number, track.class_name, ((x1 + x2) / 2, y2)), time_s)
-                )
+            if track.run < self._frames:
+                continue
+            track.is_in, track.run = side, 0
+            (self._in if side else self._out)[track.class_name] += 1
+            x1, _, x2, y2 = found.xyxy[row].tolist()
+            dwell_s = None if side or track.since_s is None else track.dwell_s
+            way: Literal["in", "out"] = "in" if side else "out"
+            events.append(Event(self.name, way, number, track.class_name, ((x1 + x2) / 2, y2), dwell_s))
+            track.since_s, track.dwell_s = time_s if side and isinstance(self, Zone) else None, 0.0
         if self._frame % _FORGOTTEN == 0:
             oldest = self._frame - _FORGOTTEN
             self._tracks = {number: track for number, track in self._tracks.items() if track.seen > oldest}
-        return replace(self._sum(time_s), events=events)
+        return Count(self.name, self.points, dict(self._in), dict(self._out), events, **self._stays(time_s))
 
-    def _count(self, track: _Track, event: Event, _: float | None) -> Event:
-        """Count a track that has changed sides; returns the event with its direction."""
-        (self._in if track.is_in else self._out)[track.class_name] += 1
-        return replace(event, direction="in" if track.is_in else "out")
-
-    def _sum(self, _: float | None) -> Count:
-        """The counts up to this frame."""
-        return Count(self.name, self.points, dict(self._in), dict(self._out))
-
-    def _begins(self, side: bool) -> bool:
-        """The side that a new track comes from, when it is seen on this one."""
-        return side
-
-    @abstractmethod
     def _find_sides(self, found: Detections) -> NDArray[np.int8]:
         """The side of each detection, int8 [n]: 1 in, 0 out, -1 neither."""
+        raise NotImplementedError
+
+    def _stays(self, _: float | None) -> dict[str, Any]:
+        """The fields of `Count` that only zones have."""
+        return {}
 
     def _find_anchors(self, found: Detections) -> NDArray[np.float64]:
         """The points that count, float64 [k, n, 2]."""
@@ -135,8 +127,7 @@ class Line(_Counter):
         end: The other end.
         name: Name in outputs.
         anchor: Points of a box that must have crossed: "corners", "center" or "bottom", the middle of the bottom edge.
-        frames: Frames for which a track must be seen on the other side, at least 1: supervision's
-            `minimum_crossing_threshold`.
+        frames: Frames on the other side that make a crossing, at least 1: supervision's `minimum_crossing_threshold`.
 
     Raises:
         InputError: An argument is not as above, or both ends are the same.
@@ -164,7 +155,7 @@ class Line(_Counter):
     ) -> None:
         super().__init__((start, end), name, anchor, frames)
         if self.points[0] == self.points[1]:
-            raise InputError(f"line must have two ends, got {self.points[0]} twice.")
+            raise InputError(f"end must be another point than start, got {self.points[0]} twice.")
 
     def _find_sides(self, found: Detections) -> NDArray[np.int8]:
         start, end = np.array(self.points)
@@ -206,7 +197,7 @@ class Zone(_Counter):
     ) -> None:
         super().__init__(points, name, anchor, frames)
         if len(self.points) < 3:
-            raise InputError(f"zone must have at least three corners, got {len(self.points)}.")
+            raise InputError(f"points must be at least three corners of a zone, got {len(self.points)}.")
         if share is not None and not 0 < share <= 1:
             raise InputError(f"share must be above 0 and at most 1, got {share}.")
         self._share = share
@@ -237,18 +228,7 @@ class Zone(_Counter):
         inside = np.bincount(masks, self._before[ends] - self._before[starts], len(found))
         return np.asarray(inside / np.maximum(np.bincount(masks, ends - starts, len(found)), 1))
 
-    def _begins(self, side: bool) -> bool:  # noqa: ARG002
-        return False
-
-    def _count(self, track: _Track, event: Event, time_s: float | None) -> Event:
-        event = super()._count(track, event, time_s)
-        if track.is_in:
-            track.since_s, track.dwell_s = time_s, 0.0
-        elif track.since_s is not None:
-            return replace(event, dwell_s=track.dwell_s)
-        return event
-
-    def _sum(self, time_s: float | None) -> Count:
+    def _stays(self, time_s: float | None) -> dict[str, Any]:
         inside = [track for track in self._tracks.values() if track.is_in and track.seen == self._frame]
         for track in inside:
             if time_s is not None and track.since_s is not None:
@@ -256,12 +236,11 @@ class Zone(_Counter):
                 name = track.class_name
                 self._dwell_s[name] = self._dwell_s.get(name, 0.0) + track.dwell_s - before_s
                 self._longest_s[name] = max(self._longest_s.get(name, 0.0), track.dwell_s)
-        return replace(
-            super()._sum(time_s),
-            inside_by_class=dict(Counter(track.class_name for track in inside)),
-            mean_dwell_s={name: total / max(self._in[name], 1) for name, total in self._dwell_s.items()},
-            longest_dwell_s=dict(self._longest_s),
-        )
+        return {
+            "inside_by_class": dict(Counter(track.class_name for track in inside)),
+            "mean_dwell_s": {name: total / max(self._in[name], 1) for name, total in self._dwell_s.items()},
+            "longest_dwell_s": dict(self._longest_s),
+        }
 
 
 class Counting:
@@ -282,11 +261,7 @@ class Counting:
         self._by_stream: dict[int, Sequence[Line | Zone]] = {}
 
     def update(self, frame: Frame, found: Detections) -> Frame:
-        """Count the next frame's detections; returns the frame with the counts up to it as `Frame.counts`.
-
-        Raises:
-            InputError: As `Line.update`.
-        """
+        """Count the next frame's detections, as `Line.update` does; returns the frame with `Frame.counts`."""
         own = self._by_stream.setdefault(frame.stream, copy.deepcopy(self._counters))
         return replace(frame, counts=[each.update(found, frame.time_s) for each in own])
 
@@ -302,8 +277,9 @@ def parse_counter(text: str, number: int = 1) -> Line | Zone:
     Raises:
         InputError: The text has another form, or an argument is wrong.
     """
-    shape, *options = text.split(":", 1)[-1].split(":")
-    name, _, kind = text.partition(":")[0].rpartition("=")
+    head, _, rest = text.partition(":")
+    name, _, kind = head.rpartition("=")
+    shape, *options = rest.split(":")
     readers: dict[str, Any] = {"anchor": str, "frames": int, "share": float}
     try:
         values = [float(value) for value in shape.split(",")]

@@ -6,9 +6,10 @@ import base64
 import json
 import queue
 import threading
-import time
-from collections.abc import Iterator
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+import urllib.request as web
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from maskjet.detections import Detections
@@ -21,20 +22,19 @@ from maskjet.media.sinks.sink import Sink
 
 SUFFIX = ".events.jsonl"
 """End of the path of a file of events."""
-_PORTS = {"http": 80, "https": 443, "mqtt": 1883, "mqtts": 8883}
+_SCHEMES = ("http", "https", "mqtt", "mqtts")
 _MOST_WAITING = 1000  # events to be delivered; those that come when so many wait are lost
-_DELAYS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)  # before each try of a webhook
+_DELAYS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)  # before each try
 _TIMEOUT_S = 10.0  # of a try, and for all that waits at the end
 
 
 def is_url(out: str) -> bool:
     """Whether an output is the URL of a webhook or of an MQTT topic."""
-    scheme, separator, _ = out.partition("://")
-    return bool(separator) and scheme.lower() in _PORTS
+    return out.lower().startswith(tuple(f"{scheme}://" for scheme in _SCHEMES))
 
 
 def parse_url(url: str) -> SplitResult:
-    """The parts of a URL of http, https, mqtt or mqtts.
+    """The parts of the URL of a webhook or of a topic.
 
     Raises:
         InputError: It has no host, a wrong port, or no topic that one can publish to.
@@ -49,17 +49,6 @@ def parse_url(url: str) -> SplitResult:
     if parts.scheme.startswith("mqtt") and (not parts.path.strip("/") or parts.query or set("+#") & {*unquote(url)}):
         raise InputError(f"out must name a topic, as in mqtt://host/street/gate, got {shown_name(url)!r}.")
     return parts
-
-
-def open_events(out: str) -> Sink:
-    """Open an output of events: a path in .events.jsonl, or a URL that `parse_url` takes.
-
-    Raises:
-        MissingDependencyError: mqtt and mqtts need `pip install "maskjet[mqtt]"`.
-    """
-    if not is_url(out):
-        return EventLines(out)
-    return (MqttTopic if parse_url(out).scheme.startswith("mqtt") else Webhook)(out)
 
 
 def _texts(frame: Frame) -> Iterator[str]:
@@ -78,30 +67,31 @@ class EventLines(TextFile):
         self._append("".join(f"{text}\n" for text in _texts(frame)))
 
 
-class Webhook(Sink):
-    """Posts events to a URL of http or https in a thread, each as a JSON object, in order.
+class EventDelivery(Sink):
+    """Delivers events in a thread, in order, each as a JSON object: posted to a webhook, or published to an MQTT topic.
 
-    A try that fails, or is answered by 408, 429 or 5xx, is repeated up to five times over 16 s. Any other answer but
-    2xx, also a redirect, loses the event. One whose answer is lost comes twice. At most 1,000 events wait, and `close`
-    waits for them for 10 s at most. Certificates are verified.
+    A try that fails, or that a webhook answers with 408, 429 or 5xx, is repeated up to five times over 16 s. Any other
+    answer but 2xx, also a redirect, loses the event. One whose answer is lost comes twice (QoS 1). At most 1,000 events
+    wait, and `close` waits for them for 10 s at most. Certificates are verified. Nothing of this stops a run.
+
+    Args:
+        url: http(s)://user:password@host/path, or mqtt(s)://user:password@host/topic; users may be left out.
 
     Attributes:
-        lost: Number of events that were not delivered.
+        lost: Number of events that were not delivered, once it is closed.
+
+    Raises:
+        InputError: The URL is not as above.
+        MissingDependencyError: mqtt and mqtts need `pip install "maskjet[mqtt]"`.
     """
 
     def __init__(self, url: str) -> None:
-        parts, self.paths, self._lost_in_thread = parse_url(url), (shown_name(url),), 0
-        self._connection = (HTTPSConnection if parts.scheme == "https" else HTTPConnection)(
-            parts.hostname or "", parts.port or _PORTS[parts.scheme], timeout=_TIMEOUT_S
-        )
-        self._target = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
-        self._headers = {"Content-Type": "application/json", "User-Agent": "maskjet"}
-        if parts.username is not None:
-            user = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
-            self._headers["Authorization"] = f"Basic {base64.b64encode(user).decode()}"
+        parts, self.paths = parse_url(url), (shown_name(url),)
+        self._send = (_publishing if parts.scheme.startswith("mqtt") else _posting)(parts)
         self._waiting: queue.Queue[str] = queue.Queue(_MOST_WAITING)
+        self._undelivered = 0
         self._ending, self._gave_up = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._deliver_all, name="maskjet-webhook", daemon=True)
+        self._thread = threading.Thread(target=self._deliver_all, name="maskjet-events", daemon=True)
         self._thread.start()
 
     def write(self, frame: Frame, _: Detections) -> None:
@@ -114,12 +104,11 @@ class Webhook(Sink):
 
     def close(self) -> None:
         """Deliver what waits, for 10 s at most."""
-        if self._ending.is_set():
-            return
-        self._ending.set()
-        self._thread.join(_TIMEOUT_S)
-        self._gave_up.set()
-        self.lost += self._lost_in_thread + self._thread.is_alive() + self._waiting.qsize()
+        if not self._ending.is_set():
+            self._ending.set()
+            self._thread.join(_TIMEOUT_S)
+            self._gave_up.set()
+            self.lost += self._undelivered + self._thread.is_alive() + self._waiting.qsize()
 
     abandon = close
 
@@ -129,69 +118,60 @@ class Webhook(Sink):
                 text = self._waiting.get(timeout=0.1)
             except queue.Empty:
                 continue
-            self._lost_in_thread += not self._deliver(text)
-        self._connection.close()
+            self._undelivered += not self._deliver(text)
 
     def _deliver(self, text: str) -> bool:
-        """Post an event until it is taken, refused, or tried often enough."""
+        """Send an event until it is taken, refused, or tried often enough."""
         for delay_s in _DELAYS_S:
             if self._gave_up.wait(delay_s):
                 break
             try:
-                self._connection.request("POST", self._target, text, self._headers)
-                reply = self._connection.getresponse()
-                reply.read(2**16)
-                status = reply.status
-            except (OSError, HTTPException):
-                status = 503
-            if status >= 300:
-                self._connection.close()
-            if status < 500 and status not in (408, 429):
-                return status < 300
+                return self._send(text)
+            except Exception:
+                continue
         return False
 
 
-class MqttTopic(Sink):
-    """Publishes events to a topic, mqtt://host/topic or mqtts://user:password@host/topic, each as a JSON object.
+def _posting(parts: SplitResult) -> Callable[[str], bool]:
+    """A function that posts a text and tells whether it was taken; raises any exception if another try may help."""
+    url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    headers = {"Content-Type": "application/json", "User-Agent": "maskjet"}
+    if parts.username is not None:
+        user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        headers["Authorization"] = f"Basic {base64.b64encode(user.encode()).decode()}"
+    opener = web.build_opener(_Unmoved)
 
-    They are delivered at least once (QoS 1), in a thread, also after the broker was away; at most 1,000 wait, and
-    `close` waits for them for 10 s at most.
+    def post(text: str) -> bool:
+        try:
+            opener.open(web.Request(url, text.encode(), headers), timeout=_TIMEOUT_S).close()
+        except HTTPError as error:
+            error.close()
+            if error.code >= 500 or error.code in (408, 429):
+                raise
+            return False
+        return True
 
-    Attributes:
-        lost: Number of events that were not delivered.
-    """
+    return post
 
-    def __init__(self, url: str) -> None:
-        mqtt = require("paho.mqtt.client", extra="mqtt", purpose="mqtt://")
-        parts, self.paths = parse_url(url), (shown_name(url),)
-        self._topic, self._sent, self._published = unquote(parts.path.strip("/")), 0, 0
-        self._client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2)
-        self._client.max_queued_messages_set(_MOST_WAITING)
-        self._client.reconnect_delay_set(1, 30)
-        self._client.on_publish = self._note
-        if parts.username is not None:
-            self._client.username_pw_set(unquote(parts.username), unquote(parts.password or ""))
-        if parts.scheme == "mqtts":
-            self._client.tls_set()
-        self._client.connect_async(parts.hostname, parts.port or _PORTS[parts.scheme])
-        self._client.loop_start()
 
-    def write(self, frame: Frame, _: Detections) -> None:
-        """Queue one frame's events; never waits."""
-        for text in _texts(frame):
-            self._client.publish(self._topic, text, qos=1)
-            self._sent += 1
+class _Unmoved(web.HTTPRedirectHandler):
+    """Follows no redirect, as the text would not be sent again."""
 
-    def _note(self, *_: object) -> None:
-        self._published += 1
+    def redirect_request(self, *_: Any) -> None:
+        return None
 
-    def close(self) -> None:
-        """Deliver what waits, for 10 s at most."""
-        deadline = time.monotonic() + _TIMEOUT_S
-        while self._published < self._sent and time.monotonic() < deadline:
-            time.sleep(0.02)
-        self._client.disconnect()
-        self._client.loop_stop()
-        self.lost = self._sent - self._published
 
-    abandon = close
+def _publishing(parts: SplitResult) -> Callable[[str], bool]:
+    """As `_posting`, for a broker; events are few, so that each has a connection of its own."""
+    publish = require("paho.mqtt.publish", extra="mqtt", purpose="mqtt://")
+    options: dict[str, Any] = {"hostname": parts.hostname, "qos": 1, "port": parts.port or 1883}
+    if parts.scheme == "mqtts":
+        options |= {"tls": {}, "port": parts.port or 8883}
+    if parts.username is not None:
+        options["auth"] = {"username": unquote(parts.username), "password": unquote(parts.password or "")}
+
+    def send(text: str) -> bool:
+        publish.single(unquote(parts.path.strip("/")), text, **options)
+        return True
+
+    return send

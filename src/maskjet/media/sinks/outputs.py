@@ -122,7 +122,7 @@ class SinkOpener:
         if kind == "tracks":
             return MotText(out)
         if kind == "events":
-            return events.open_events(out)
+            return events.EventDelivery(out) if events.is_url(out) else events.EventLines(out)
         if kind == "table":
             return CsvTable(out, tells_streams=self.tells_streams)
         if out == "-":
