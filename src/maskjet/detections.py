@@ -227,16 +227,12 @@ class Detections:
 
     @classmethod
     def from_supervision(cls, found: supervision.Detections, image_size: tuple[int, int]) -> Detections:
-        """Convert from `supervision.Detections`, as those of its trackers; what `to_supervision` makes is read back.
+        """Convert from `supervision.Detections` of an image of (height, width); reads `to_supervision` back.
 
-        Without a confidence it is 1, without a class 0. Rows keep their order.
-
-        Args:
-            found: Boxes with masks, ids of tracks and data["class_name"], as far as they are there.
-            image_size: (height, width) of the image in pixels.
+        A missing confidence is 1, a missing class 0.
 
         Raises:
-            InputError: found is not as above, or its masks are of another size.
+            InputError: found is something else, or its masks are of another size.
         """
         with translate_errors(InputError, "found must be supervision.Detections"):
             count, ids = len(found), found.tracker_id

@@ -45,6 +45,11 @@ def hook(*statuses):
             self.send_header("Location", "/b")
             self.end_headers()
 
+        def do_GET(self):  # where a redirect leads
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
         def log_message(self, *_):
             pass
 

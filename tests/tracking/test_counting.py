@@ -10,7 +10,7 @@ from maskjet import coco_rle
 from maskjet.detections import Detections
 from maskjet.errors import InputError
 from maskjet.media.source import Frame
-from maskjet.tracking import Counting, Line, Zone, parse_counter
+from maskjet.tracking import Counting, Line, Zone, parse_counters
 
 SIZE = (120, 160)
 NAMES = {0: "car", 1: "bus"}
@@ -180,7 +180,7 @@ def test_each_stream_counts_for_itself():
 
 
 def test_counters_are_read_from_texts():
-    line, zone = parse_counter("gate 1=line:0,400,1280,400.5:frames=2"), parse_counter("zone:0,0,9,0,9,9:share=0.5", 2)
+    line, zone = parse_counters(["gate 1=line:0,400,1280,400.5:frames=2", "zone:0,0,9,0,9,9:share=0.5"])
     assert (line.name, line.points, line._frames) == ("gate 1", ((0, 400), (1280, 400.5)), 2)
     assert (zone.name, zone.points, zone._share) == ("zone2", ((0, 0), (9, 0), (9, 9)), 0.5)
 
@@ -207,7 +207,7 @@ def test_counters_are_read_from_texts():
 )
 def test_what_is_wrong_in_a_text_is_named(text, message):
     with pytest.raises(InputError, match=f"^{message}"):
-        parse_counter(text)
+        parse_counters([text])
 
 
 def test_untracked_detections_are_refused():

@@ -18,12 +18,7 @@ _ARROW = 12  # times a line's width, its length
 
 
 def draw_counts(canvas: NDArray[np.uint8], counts: Sequence[Count]) -> None:
-    """Draw lines, with an arrow to the side that is "in", and zones, and at the first point of each its sums.
-
-    Args:
-        canvas: uint8 [H, W, 3], RGB, contiguous.
-        counts: Counts up to this frame.
-    """
+    """Draw lines, with an arrow to the side that is "in", and zones, each with its sums, into uint8 [H, W, 3], RGB."""
     size_hw = canvas.shape[0], canvas.shape[1]
     measures = measure(size_hw, None)
     for count in counts:

@@ -20,10 +20,6 @@ class Trails:
     def follow(self, xyxy: NDArray[np.float32], track_id: NDArray[np.int64]) -> list[NDArray[np.float64]]:
         """Take note of the next frame's tracks.
 
-        Args:
-            xyxy: float32 [n, 4], boxes in pixels.
-            track_id: int64 [n], -1 for none.
-
         Returns:
             Per detection its way, float64 [k, 2], points (x, y), the last one first; empty without a track.
         """

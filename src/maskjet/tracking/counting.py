@@ -62,15 +62,8 @@ class _Counter:
     def update(self, found: Detections, time_s: float | None = None) -> Count:
         """Count the next frame's detections; those whose track is not confirmed, id -1, count nowhere.
 
-        Args:
-            found: Tracked detections.
-            time_s: The frame's time in seconds; None without a clock.
-
-        Returns:
-            The counts up to this frame, with its events.
-
-        Raises:
-            InputError: The detections are not tracked, or lack the masks that a share needs.
+        Takes the frame's time in seconds, None without a clock; returns the counts up to it, with its events. Raises
+        InputError if the detections are not tracked, or lack the masks that a share needs.
         """
         if found.track_id is None:
             raise InputError("found must be tracked, got no track_id: use model.stream(..., track=True).")
@@ -266,17 +259,21 @@ class Counting:
         return replace(frame, counts=[each.update(found, frame.time_s) for each in own])
 
 
-def parse_counter(text: str, number: int = 1) -> Line | Zone:
-    """Make a line or zone of a text such as "gate=line:0,400,1280,400" or "zone:0,0,99,0,99,99:share=0.5:frames=5".
+def parse_counters(texts: Sequence[str]) -> list[Line | Zone]:
+    """Make lines and zones of texts: "gate=line:0,400,1280,400" or "zone:0,0,99,0,99,99:share=0.5:frames=5".
 
-    Args:
-        text: "NAME=", which may be missing; "line:" or "zone:"; coordinates x1,y1,x2,y2,... in pixels; and arguments
-            of `Line` or `Zone`, each as ":NAME=VALUE".
-        number: Number in the name of one without a name, as in "line1".
+    That is "NAME=", which may be missing; "line:" or "zone:" with coordinates in pixels; and arguments of `Line` or
+    `Zone`, each as ":NAME=VALUE". Without a name, one is named as in "line1", by its position.
 
     Raises:
-        InputError: The text has another form, or an argument is wrong.
+        InputError: A text has another form, an argument is wrong, or two have one name.
     """
+    counters = [_parse(text, number) for number, text in enumerate(texts, 1)]
+    Counting(counters)  # checks the names
+    return counters
+
+
+def _parse(text: str, number: int) -> Line | Zone:
     head, _, rest = text.partition(":")
     name, _, kind = head.rpartition("=")
     shape, *options = rest.split(":")

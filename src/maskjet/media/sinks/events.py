@@ -22,7 +22,7 @@ from maskjet.media.sinks.sink import Sink
 
 SUFFIX = ".events.jsonl"
 """End of the path of a file of events."""
-_SCHEMES = ("http", "https", "mqtt", "mqtts")
+_SCHEMES = ("http://", "https://", "mqtt://", "mqtts://")
 _MOST_WAITING = 1000  # events to be delivered; those that come when so many wait are lost
 _DELAYS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)  # before each try
 _TIMEOUT_S = 10.0  # of a try, and for all that waits at the end
@@ -30,15 +30,11 @@ _TIMEOUT_S = 10.0  # of a try, and for all that waits at the end
 
 def is_url(out: str) -> bool:
     """Whether an output is the URL of a webhook or of an MQTT topic."""
-    return out.lower().startswith(tuple(f"{scheme}://" for scheme in _SCHEMES))
+    return out.lower().startswith(_SCHEMES)
 
 
 def parse_url(url: str) -> SplitResult:
-    """The parts of the URL of a webhook or of a topic.
-
-    Raises:
-        InputError: It has no host, a wrong port, or no topic that one can publish to.
-    """
+    """The parts of such a URL; raises InputError if it has no host, a wrong port, or no topic to publish to."""
     try:
         parts = urlsplit(url)
         is_right = bool(parts.hostname) and parts.port != 0
@@ -70,19 +66,10 @@ class EventLines(TextFile):
 class EventDelivery(Sink):
     """Delivers events in a thread, in order, each as a JSON object: posted to a webhook, or published to an MQTT topic.
 
-    A try that fails, or that a webhook answers with 408, 429 or 5xx, is repeated up to five times over 16 s. Any other
-    answer but 2xx, also a redirect, loses the event. One whose answer is lost comes twice (QoS 1). At most 1,000 events
-    wait, and `close` waits for them for 10 s at most. Certificates are verified. Nothing of this stops a run.
-
-    Args:
-        url: http(s)://user:password@host/path, or mqtt(s)://user:password@host/topic; users may be left out.
-
-    Attributes:
-        lost: Number of events that were not delivered, once it is closed.
-
-    Raises:
-        InputError: The URL is not as above.
-        MissingDependencyError: mqtt and mqtts need `pip install "maskjet[mqtt]"`.
+    The URL is http(s)://user:password@host/path or mqtt(s)://user:password@host/topic, with or without the user; the
+    latter needs `pip install "maskjet[mqtt]"`. A try that fails, or that is answered with 408, 429 or 5xx, is repeated
+    up to five times over 16 s. Any other answer but 2xx, also a redirect, loses the event. One whose answer is lost
+    comes twice (QoS 1). At most 1,000 events wait, and `close` waits for them for 10 s at most.
     """
 
     def __init__(self, url: str) -> None:
@@ -139,26 +126,19 @@ def _posting(parts: SplitResult) -> Callable[[str], bool]:
     if parts.username is not None:
         user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         headers["Authorization"] = f"Basic {base64.b64encode(user.encode()).decode()}"
-    opener = web.build_opener(_Unmoved)
 
     def post(text: str) -> bool:
+        request = web.Request(url, text.encode(), headers)
         try:
-            opener.open(web.Request(url, text.encode(), headers), timeout=_TIMEOUT_S).close()
+            with web.urlopen(request, timeout=_TIMEOUT_S) as reply:
+                return bool(reply.url == request.full_url)  # after a redirect the text is not sent again
         except HTTPError as error:
             error.close()
             if error.code >= 500 or error.code in (408, 429):
                 raise
             return False
-        return True
 
     return post
-
-
-class _Unmoved(web.HTTPRedirectHandler):
-    """Follows no redirect, as the text would not be sent again."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
 
 
 def _publishing(parts: SplitResult) -> Callable[[str], bool]:

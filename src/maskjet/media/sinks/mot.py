@@ -25,10 +25,8 @@ class MotText(TextFile):
         found = detections[detections.track_id >= 0]
         check_finite(found)
         ids = [] if found.track_id is None else found.track_id.tolist()
-        rows = zip(ids, found.xyxy.tolist(), found.confidence.tolist(), strict=True)
-        self._append(
-            "".join(
-                f"{frame.index + 1},{track},{x1:.6g},{y1:.6g},{x2 - x1:.6g},{y2 - y1:.6g},{score:.6g},-1,-1,-1\n"
-                for track, (x1, y1, x2, y2), score in rows
-            )
-        )
+        lines = [
+            f"{frame.index + 1},{number},{x1:.6g},{y1:.6g},{x2 - x1:.6g},{y2 - y1:.6g},{score:.6g},-1,-1,-1\n"
+            for number, (x1, y1, x2, y2), score in zip(ids, found.xyxy.tolist(), found.confidence.tolist(), strict=True)
+        ]
+        self._append("".join(lines))
