@@ -13,9 +13,10 @@ export class Instance {
   #crop;
   #outline;
 
-  constructor({ class_id, class_name, confidence, xyxy, rle }, step) {
+  constructor({ class_id, class_name, confidence, xyxy, rle, track_id }, step) {
     this.classId = class_id;
     this.className = class_name;
+    this.trackId = track_id ?? -1;
     this.confidence = confidence;
     this.xyxy = xyxy;
     this.#rle = rle;
