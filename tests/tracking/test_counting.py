@@ -210,6 +210,16 @@ def test_what_is_wrong_in_a_text_is_named(text, message):
         parse_counters([text])
 
 
+def test_a_box_that_is_no_number_is_nowhere():
+    zone, line = Zone(SQUARE, frames=1), Line((0, 60), (160, 60))
+    for counter in (zone, line):
+        counter.update(at(40))
+        for value in (np.nan, np.inf, -np.inf):
+            count = counter.update(replace(at(40), xyxy=np.full((1, 4), value, np.float32)))
+            assert not count.events
+            assert not count.out_by_class
+
+
 def test_untracked_detections_are_refused():
     with pytest.raises(InputError, match=r"^found must be tracked, got no track_id"):
         Zone(SQUARE).update(replace(at(1), track_id=None))

@@ -66,8 +66,8 @@ class Count:
 def describe_count(name: str, counts: Mapping[str, Mapping[str, Any]], *, by_class: bool) -> str:
     """The sums of `Count.as_dict` for people, with their parts or without: "gate: in 3 (2 car, 1 bus), out 0"."""
     shown = []
-    for way, values in counts.items():
-        parts = ", ".join(f"{number} {each}" for each, number in sorted(values.items(), key=lambda item: -item[1]))
-        if not way.endswith("_s"):
+    for way in ("in", "out", "inside"):
+        if (values := counts.get(way)) is not None:
+            parts = ", ".join(f"{number} {each}" for each, number in sorted(values.items(), key=lambda item: -item[1]))
             shown.append(f"{way} {sum(values.values())}{f' ({parts})' if parts and by_class else ''}")
     return f"{name}: {', '.join(shown)}"

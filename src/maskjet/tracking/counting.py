@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import coco_rle
-from maskjet.detections import Detections
+from maskjet.detections import Detections, are_finite
 from maskjet.errors import InputError
 from maskjet.media.counts import Count, Event, Points
 from maskjet.media.source import Frame
@@ -68,11 +68,13 @@ class _Counter:
         if found.track_id is None:
             raise InputError("found must be tracked, got no track_id: use model.stream(..., track=True).")
         self._frame += 1
-        ids, sides = found.track_id, self._find_sides(found)
+        counted = (found.track_id >= 0) & are_finite(found)
+        found, ids = found[counted], found.track_id[counted].tolist()
+        sides = self._find_sides(found)
         classes = (found.class_id if found.track_class_id is None else found.track_class_id).tolist()
         events = []
-        for row in np.flatnonzero((ids >= 0) & (sides >= 0)).tolist():
-            side, number = bool(sides[row]), int(ids[row])
+        for row in np.flatnonzero(sides >= 0).tolist():
+            side, number = bool(sides[row]), ids[row]
             track = self._tracks.setdefault(number, _Track(side and isinstance(self, Line)))
             track.class_name = found.class_names.get(classes[row], str(classes[row]))
             track.seen = self._frame
@@ -206,7 +208,7 @@ class Zone(_Counter):
             self._before = np.append(np.int32(0), self._drawn[:-1, :-1].T.cumsum(dtype=np.int32))
         if self._share is not None:
             return (self._find_shares(found) >= self._share).astype(np.int8)
-        points = np.nan_to_num(np.rint(self._find_anchors(found)), nan=-1)
+        points = np.rint(self._find_anchors(found))
         is_near = ((points >= 0) & (points <= (width, height))).all(axis=2)
         x, y = points.clip(0, (width, height)).astype(np.int64).transpose(2, 0, 1)
         return (is_near & (self._drawn[y, x] > 0)).all(axis=0).astype(np.int8)
