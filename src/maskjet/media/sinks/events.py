@@ -49,14 +49,14 @@ def parse_url(url: str) -> SplitResult:
 
 def _texts(frame: Frame) -> Iterator[str]:
     """A frame's events as JSON."""
-    about = {"index": frame.index, "time_s": frame.time_s, "source": frame.source, "stream": frame.stream}
+    about = {"index": frame.index, "time_s": frame.time_s, "source": frame.source}
     for count in frame.counts:
         for event in count.events:
             yield json.dumps(about | {name: value for name, value in vars(event).items() if value is not None})
 
 
 class EventLines(TextFile):
-    """One line of JSON per event: index, time_s, source and stream of the frame, and the fields of `Event`."""
+    """One line of JSON per event: index, time_s and source of the frame, and the fields of `Event`."""
 
     def write(self, frame: Frame, _: Detections) -> None:
         """Write one frame's lines."""
