@@ -218,6 +218,7 @@ def run(
 ) -> None:
     """Find things in images and video; write video, JSON or pictures."""
     process.keep_freed_memory()
+    from maskjet.media.containers import shown_name
     from maskjet.media.decoding import choose_decoding
     from maskjet.media.expansion import expand_sources
     from maskjet.media.sinks.outputs import kind_of
@@ -230,8 +231,9 @@ def run(
             "--out must name at least one output, or --show be given, got neither: for example -o out.mp4."
         )
     counters = parse_counters(count or [])
-    if not counters and (events := next((out for out in outs if kind_of(out) == "events"), None)):
-        raise InputError(f"count must be given for {events!r}, which gets the events of lines and zones.")
+    kinds = {kind_of(out): shown_name(out) for out in outs}
+    if "events" in kinds and not counters:
+        raise InputError(f"count must be given for {kinds['events']!r}, which gets the events of lines and zones.")
     drawing, mask_pixels = style()
     check_drawn(drawing, outs, shows=show)
     selection = check_opening(every, start, limit, reconnect_for, video_stream=video_stream).selection
