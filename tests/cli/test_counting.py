@@ -72,15 +72,15 @@ def test_lost_events_are_told_and_end_nothing(maskjet, clip, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("-o a.events.jsonl", "--count must be given for 'a.events.jsonl', which gets the events of lines and zones."),
-        ("-o mqtt://a/b -o a.csv", "--count must be given for 'mqtt://a/b'"),
-        ("-o a.txt", "--track must be given for 'a.txt', which lists tracks"),
+        ("-o a.events.jsonl", "--out must go with --count where it gets events, got 'a.events.jsonl' without."),
+        ("-o mqtt://me:pw@a/b -o a.csv", "--out must go with --count where it gets events, got 'mqtt://a/b' without."),
+        ("-o a.txt", "--out must go with --track where it lists tracks, got 'a.txt' without."),
         ("-o a.csv --count line:1,2", "--count must be [NAME=]line:x1,y1,x2,y2"),
-        ("-o a.csv --count a=line:1,2,3,4 --count a=line:1,2,3,5", "--name must be another one"),
+        ("-o a.csv --count a=line:1,2,3,4 --count a=line:1,2,3,5", "counters must have names of their own, got a, a."),
     ],
 )
 def test_what_is_wrong_is_one_line(words, message, maskjet, clip):
     code, out, err = maskjet(f"run {clip} {words}")
     assert (code, out) == (2, "")
-    assert err.startswith(f"maskjet: {message}".replace("--name", "name"))
+    assert err.startswith(f"maskjet: {message}")
     assert err.count("\n") == 1

@@ -78,7 +78,6 @@ def test_lines_list_events_alone_and_json_lines_the_counts():
         "index": 1,
         "time_s": 0.1,
         "source": "clip.mp4",
-        "stream": 0,
         "counter": "gate",
         "track_id": 7,
         "class_name": "car",

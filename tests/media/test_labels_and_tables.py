@@ -46,7 +46,7 @@ def test_mot_text_lists_boxes_of_tracks():
     text = Path("out.txt").read_text().splitlines()
     assert text[0] == first
     assert [line.split(",")[:2] for line in text] == [["1", "0"], ["1", "1"], ["2", "0"], ["2", "1"]]
-    with pytest.raises(InputError, match=r"^track must be given for 'b.txt', which lists tracks"):
+    with pytest.raises(InputError, match=r"^detections must be tracked for 'b.txt', got no track_id"):
         write(["b.txt"], frames(1), some_detections(1))
 
 

@@ -175,7 +175,7 @@ def test_each_stream_counts_for_itself():
         for stream in range(2):
             frame = counting.update(Frame(index, None, image, "a", "a", stream), at(y if stream else 80))
             assert [each.as_dict()["in"] for each in frame.counts] == [{"car": 1} if stream * index else {}]
-    with pytest.raises(InputError, match=r"^name must be another one for each line and zone, got zone, zone"):
+    with pytest.raises(InputError, match=r"^counters must have names of their own, got zone, zone"):
         Counting([Zone(SQUARE), Zone(SQUARE)])
 
 

@@ -233,7 +233,7 @@ def run(
     counters = parse_counters(count or [])
     kinds = {kind_of(out): shown_name(out) for out in outs}
     if "events" in kinds and not counters:
-        raise InputError(f"count must be given for {kinds['events']!r}, which gets the events of lines and zones.")
+        raise InputError(f"out must go with --count where it gets events, got {kinds['events']!r} without.")
     drawing, mask_pixels = style()
     check_drawn(drawing, outs, shows=show)
     selection = check_opening(every, start, limit, reconnect_for, video_stream=video_stream).selection

@@ -251,7 +251,7 @@ class Counting:
     def __init__(self, counters: Sequence[Line | Zone]) -> None:
         names = [each.name for each in counters]
         if len(set(names)) < len(names):
-            raise InputError(f"name must be another one for each line and zone, got {', '.join(names)}.")
+            raise InputError(f"counters must have names of their own, got {', '.join(names)}.")
         self._counters = counters
         self._by_stream: dict[int, Sequence[Line | Zone]] = {}
 

@@ -21,7 +21,7 @@ class MotText(TextFile):
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one frame's lines; raises InputError for detections that were not tracked."""
         if detections.track_id is None:
-            raise InputError(f"track must be given for {self._path!r}, which lists tracks: these have none.")
+            raise InputError(f"detections must be tracked for {self._path!r}, got no track_id.")
         found = detections[detections.track_id >= 0]
         check_finite(found)
         ids = [] if found.track_id is None else found.track_id.tolist()
