@@ -112,12 +112,13 @@ def check_drawn(style: Style, outs: Sequence[str], *, shows: bool) -> None:
         InputError: It has none.
     """
     from maskjet.drawing import DrawStyle
+    from maskjet.media.containers import shown_name
     from maskjet.media.sinks.outputs import kind_of
 
     if not isinstance(style, DrawStyle) and not shows and not any(kind_of(out) in ("video", "images") for out in outs):
         raise InputError(
-            f"draw must have a video, images or a window to change, got only {', '.join(outs)}: add for example "
-            "-o out.mp4, or leave out --draw."
+            f"draw must have a video, images or a window to change, got only {', '.join(map(shown_name, outs))}: "
+            "add for example -o out.mp4, or leave out --draw."
         )
 
 

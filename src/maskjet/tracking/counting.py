@@ -69,7 +69,7 @@ class _Counter:
             raise InputError("found must be tracked, got no track_id: use model.stream(..., track=True).")
         self._frame += 1
         counted = (found.track_id >= 0) & are_finite(found)
-        found, ids = found[counted], found.track_id[counted].tolist()
+        ids, found = found.track_id[counted].tolist(), found[counted]
         sides = self._find_sides(found)
         classes = (found.class_id if found.track_class_id is None else found.track_class_id).tolist()
         events = []
@@ -211,7 +211,7 @@ class Zone(_Counter):
         points = np.rint(self._find_anchors(found))
         is_near = ((points >= 0) & (points <= (width, height))).all(axis=2)
         x, y = points.clip(0, (width, height)).astype(np.int64).transpose(2, 0, 1)
-        return (is_near & (self._drawn[y, x] > 0)).all(axis=0).astype(np.int8)
+        return np.asarray((is_near & (self._drawn[y, x] > 0)).all(axis=0), np.int8)
 
     def _find_shares(self, found: Detections) -> NDArray[np.float64]:
         """The share of each mask's pixels that is in the zone, float64 [n], from its runs alone."""
@@ -285,7 +285,7 @@ def _parse(text: str, number: int) -> Line | Zone:
         points = list(zip(values[::2], values[1::2], strict=True))
         given = {key: readers[key](value) for key, _, value in (option.partition("=") for option in options)}
         given["name"] = name or f"{kind}{number}"
-        return {"line": Line, "zone": lambda *corners, **more: Zone(corners, **more)}[kind](*points, **given)
+        return Line(*points, **given) if {"line": True, "zone": False}[kind] else Zone(points, **given)
     except InputError:
         raise
     except (ValueError, KeyError, TypeError) as error:
