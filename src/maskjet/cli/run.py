@@ -129,6 +129,9 @@ def run(
             _FRAMES_PANEL,
         ),
     ] = False,
+    track: Annotated[
+        bool, switch("--track", "Give things the same number in all frames of a source; what is found stays the same.")
+    ] = False,
     drop_late: Annotated[
         bool,
         switch(
@@ -231,7 +234,13 @@ def run(
         load=partial(load_model, model, weights, config, threshold=everywhere, classes=classes),
         selecting={"every": every, "start": start, "limit": limit, "video_stream": video_stream},
         reconnect_for=reconnect_for,
-        streaming={"depth": depth, "batch": batch, "drop_late": drop_late, "threshold": by_class or None},
+        streaming={
+            "depth": depth,
+            "batch": batch,
+            "drop_late": drop_late,
+            "threshold": by_class or None,
+            "track": track,
+        },
         style=drawing,
         writing={
             "with_audio": audio,
