@@ -126,19 +126,34 @@ class Detections:
             (1, 2, 0)
         """
         picked = pick_rows(index, len(self))
-        selected = Detections(
-            image_size=self.image_size,
+        return self._with(
             xyxy=self.xyxy[picked],
             confidence=self.confidence[picked],
             class_id=self.class_id[picked],
             rle=None if self.rle is None else [self.rle[i] for i in picked],
-            class_names=self.class_names,
             track_id=None if self.track_id is None else self.track_id[picked],
             track_class_id=None if self.track_class_id is None else self.track_class_id[picked],
         )
+
+    def with_tracks(self, track_id: NDArray[np.int64], track_class_id: NDArray[np.int64] | None = None) -> Detections:
+        """The same detections, with the identities that a tracker gives them.
+
+        Args:
+            track_id: int64 [n], -1 for none.
+            track_class_id: int64 [n]; None takes the detections' own classes.
+
+        Raises:
+            InputError: An array has another dtype or shape.
+        """
+        classes = self.class_id.astype(np.int64) if track_class_id is None else track_class_id
+        return self._with(track_id=track_id, track_class_id=classes)
+
+    def _with(self, **fields: Any) -> Detections:
+        """A copy with other fields, of the same image."""
+        changed = replace(self, **fields)
         if self._remembered is not None:
-            selected.remember(self._remembered)
-        return selected
+            changed.remember(self._remembered)
+        return changed
 
     @property
     def class_name(self) -> NDArray[np.str_]:
@@ -174,10 +189,7 @@ class Detections:
         check_mask_pixels(mask_pixels)
         if mask_pixels == "raw" or self.rle is None:
             return self
-        kept = replace(self, rle=keep_pixels(self.rle, self.xyxy, self.image_size, mask_pixels))
-        if self._remembered is not None:
-            kept.remember(self._remembered)
-        return kept
+        return self._with(rle=keep_pixels(self.rle, self.xyxy, self.image_size, mask_pixels))
 
     def masks(self) -> NDArray[np.bool_]:
         """Dense masks, bool [n, H, W].

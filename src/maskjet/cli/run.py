@@ -130,6 +130,9 @@ def run(
             _FRAMES_PANEL,
         ),
     ] = False,
+    track: Annotated[
+        bool, switch("--track", "Give things the same number in all frames of a source; what is found stays the same.")
+    ] = False,
     drop_late: Annotated[
         bool,
         switch(
@@ -232,6 +235,9 @@ def run(
         )
     counters = parse_counters(count or [])
     kinds = {kind_of(out): shown_name(out) for out in outs}
+    track = track or bool(counters)
+    if "tracks" in kinds and not track:
+        raise InputError(f"out must go with --track where it lists tracks, got {kinds['tracks']!r} without.")
     if "events" in kinds and not counters:
         raise InputError(f"out must go with --count where it gets events, got {kinds['events']!r} without.")
     drawing, mask_pixels = style()
@@ -249,7 +255,13 @@ def run(
         load=partial(load_model, model, weights, config, threshold=everywhere, classes=classes),
         selecting={"every": every, "start": start, "limit": limit, "video_stream": video_stream},
         reconnect_for=reconnect_for,
-        streaming={"depth": depth, "batch": batch, "drop_late": drop_late, "threshold": by_class or None},
+        streaming={
+            "depth": depth,
+            "batch": batch,
+            "drop_late": drop_late,
+            "threshold": by_class or None,
+            "track": track,
+        },
         style=drawing,
         counters=counters,
         writing={

@@ -1,4 +1,4 @@
-"""Tracks, and counts of what crosses lines and stays in zones.
+"""Identities over time: the same number for the same thing in all frames of a video; and counts by lines and zones.
 
 Examples:
     >>> from maskjet.tracking import Counting, parse_counters
@@ -7,5 +7,11 @@ Examples:
 
 from maskjet.media.counts import Count, Event
 from maskjet.tracking.counting import Counting, Line, Zone, parse_counters
+from maskjet.tracking.streams import StreamTracking, TrackerLike
+from maskjet.tracking.tracker import Tracker
+from maskjet.tracking.tuning import Tuning
 
-__all__ = ["Count", "Counting", "Event", "Line", "Zone", "parse_counters"]
+__all__ = [
+    *("Count", "Counting", "Event", "Line", "StreamTracking"),
+    *("Tracker", "TrackerLike", "Tuning", "Zone", "parse_counters"),
+]
