@@ -12,6 +12,14 @@ from maskjet.tracking.tracker import Tracker
 from maskjet.tracking.tuning import Tuning
 
 __all__ = [
-    *("Count", "Counting", "Event", "Line", "StreamTracking"),
-    *("Tracker", "TrackerLike", "Tuning", "Zone", "parse_counters"),
+    "Count",
+    "Counting",
+    "Event",
+    "Line",
+    "StreamTracking",
+    "Tracker",
+    "TrackerLike",
+    "Tuning",
+    "Zone",
+    "parse_counters",
 ]
