@@ -170,15 +170,15 @@ def test_a_topic_without_paho_is_one_clear_sentence(monkeypatch):
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("https://", "a URL with a host"),
-        ("http://host:x/", "a URL with a host"),
-        ("mqtt://me:secret@host", "a topic, as in .*, got 'mqtt://host'"),
-        ("mqtt://host/a/#", "a topic"),
-        ("mqtt://host/a%2B", "a topic"),
-        ("ftp://host/a", "a path, or a URL of http or mqtt for events"),
+        ("https://", "a URL as"),
+        ("http://host:x/", "a URL as"),
+        ("mqtt://me:secret@host", "a URL as .*, got 'mqtt://host'"),
+        ("mqtt://host/a/#", "a URL as"),
+        ("mqtt://host/a%2B", "a URL as"),
+        ("ftp://host/a", "a path, got the URL"),
     ],
 )
 def test_what_is_wrong_in_a_url_is_told_without_its_password(url, message):
-    with pytest.raises(InputError, match=rf"^out must (be|name) {message}") as raised:
+    with pytest.raises(InputError, match=rf"^out must be {message}") as raised:
         open_sinks([url])
     assert "secret" not in str(raised.value)

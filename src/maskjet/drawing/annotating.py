@@ -1,4 +1,4 @@
-"""Annotation: masks, boxes and labels drawn into a picture."""
+"""Annotation: masks, boxes, labels and counts drawn into a picture."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from numpy.typing import NDArray
 
 from maskjet.coco_rle import RLE
 from maskjet.drawing.instances import Instances
-from maskjet.drawing.labels import arrange_labels, write_label
+from maskjet.drawing.labels import arrange_labels, place_label, write_label
 from maskjet.drawing.shades import colour_instances, colour_tracks
 from maskjet.drawing.style import DrawStyle, measure
+from maskjet.media.counts import Count, describe_count
 
 _FILL = 108  # opacity of a mask's inside, in 256ths
+_SHIFT = 4  # binary digits of a pixel's fractions in OpenCV's coordinates
+_WHITE, _DARK = [255, 255, 255], [20, 24, 28]
+_ARROW = 12  # times a line's width, its length
 
 
 def annotate(
@@ -50,13 +54,36 @@ def annotate(
     if detections.rle is not None and (style.masks or style.outlines):
         _paint_masks(canvas, detections.rle, rgb, style=style, line=measures.line)
     for way, colour in zip(compress(trails, is_visible), colours, strict=False):
-        cv2.polylines(canvas, [np.rint(16 * way).astype(np.int32)], False, colour, measures.line, cv2.LINE_AA, 4)
+        cv2.polylines(
+            canvas, [np.rint(way * 2**_SHIFT).astype(np.int32)], False, colour, measures.line, cv2.LINE_AA, _SHIFT
+        )
     if style.boxes:
         for frame, colour in zip(frames[::-1].tolist(), colours[::-1], strict=True):
             _draw_frame(canvas, frame, colour, measures.line)
     if style.labels or style.scores or style.ids:
         for label in arrange_labels(detections, frames, style=style, measures=measures):
             write_label(canvas, label, colours[label.instance], measures)
+
+
+def draw_counts(canvas: NDArray[np.uint8], counts: Sequence[Count]) -> None:
+    """Draw lines, with an arrow to the side that is "in", and zones, each with its sums, into uint8 [H, W, 3], RGB."""
+    size_hw = canvas.shape[0], canvas.shape[1]
+    measures = measure(size_hw, None)
+    for count in counts:
+        points, is_zone = np.array(count.points), count.inside_by_class is not None
+        ends = np.rint(points * 2**_SHIFT).astype(np.int32)
+        middle, (x, y) = points.mean(axis=0), points[1] - points[0]
+        tip = middle + np.array([y, -x]) / max(np.hypot(x, y), 1e-9) * _ARROW * measures.line
+        arrow = np.rint(np.stack([middle, tip]) * 2**_SHIFT).astype(np.int32)
+        for colour, width in ((_DARK, 3 * measures.line), (_WHITE, measures.line)):
+            cv2.polylines(canvas, [ends], is_zone, colour, width, cv2.LINE_AA, _SHIFT)
+            if not is_zone:
+                cv2.arrowedLine(canvas, arrow[0], arrow[1], colour, width, cv2.LINE_AA, _SHIFT, 0.4)
+    for count in counts:
+        text = describe_count(count.name, count.as_dict(), by_class=False)
+        label = place_label(text, np.array(count.points[0]), size_hw, measures)
+        if label is not None:
+            write_label(canvas, label, _WHITE, measures)
 
 
 def _paint_masks(

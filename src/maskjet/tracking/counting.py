@@ -47,8 +47,6 @@ class _Counter:
             is_right = False
         if not is_right:
             raise InputError(f"points must be (x, y) in pixels, up to {_FARTHEST:,.0f}, got {points!r}.")
-        if not isinstance(name, str) or not name:
-            raise InputError(f"name must be a text, got {name!r}.")
         if anchor not in get_args(Anchor):
             raise InputError(f"anchor must be {', '.join(get_args(Anchor))}, got {anchor!r}.")
         if isinstance(frames, bool) or not isinstance(frames, int) or frames < 1:

@@ -12,11 +12,10 @@ from maskjet.media.sinks.coco import CocoJson
 from maskjet.media.sinks.encoders import DEFAULT_QUALITY, Encoder, Encoding
 from maskjet.media.sinks.labels import Parts, YoloLabels
 from maskjet.media.sinks.lines import JsonLines, StdoutLines
-from maskjet.media.sinks.mot import MotText
 from maskjet.media.sinks.outputs import Content, Outputs, SinkOpener, check_outputs, check_paths
 from maskjet.media.sinks.pictures import AnnotatedImages
 from maskjet.media.sinks.sink import Sink, Sinks, SinksBySource, SinksInTurn
-from maskjet.media.sinks.table import CsvTable
+from maskjet.media.sinks.table import CsvTable, MotText
 from maskjet.media.sinks.video import AnnotatedVideo
 from maskjet.media.sinks.window import Window
 

@@ -38,12 +38,13 @@ def parse_url(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         is_right = bool(parts.hostname) and parts.port != 0
+        if parts.scheme.startswith("mqtt"):
+            is_right = is_right and bool(parts.path.strip("/")) and not set("?+#") & {*unquote(url)}
     except ValueError:
         is_right = False
     if not is_right:
-        raise InputError(f"out must be a URL with a host, as in https://host/path, got {shown_name(url)!r}.")
-    if parts.scheme.startswith("mqtt") and (not parts.path.strip("/") or parts.query or set("+#") & {*unquote(url)}):
-        raise InputError(f"out must name a topic, as in mqtt://host/street/gate, got {shown_name(url)!r}.")
+        wanted = "https://host/path or mqtt://host/topic, without wildcards"
+        raise InputError(f"out must be a URL as {wanted}, got {shown_name(url)!r}.")
     return parts
 
 

@@ -21,15 +21,14 @@ from maskjet.media.containers import shown_name
 from maskjet.media.folders import is_image_path, is_video_path
 from maskjet.media.frames import Source, UnopenedSource
 from maskjet.media.selection import EVERYTHING, Selection
-from maskjet.media.sinks import events, labels, mot, pictures, video
+from maskjet.media.sinks import events, labels, pictures, video
 from maskjet.media.sinks.coco import CocoJson
 from maskjet.media.sinks.encoders import DEFAULT_QUALITY, Encoder, Encoding, share_cores
 from maskjet.media.sinks.labels import YoloLabels
 from maskjet.media.sinks.lines import JsonLines, StdoutLines
-from maskjet.media.sinks.mot import MotText
 from maskjet.media.sinks.pictures import AnnotatedImages, FileId, PictureNames, id_of
 from maskjet.media.sinks.sink import Sink, SinksBySource, SinksInTurn
-from maskjet.media.sinks.table import CsvTable
+from maskjet.media.sinks.table import CsvTable, MotText
 from maskjet.media.sinks.video import AnnotatedVideo
 
 Kind = Literal["images", "video", "lines", "table", "labels", "data set", "tracks", "events"]
@@ -42,7 +41,7 @@ _KINDS: Mapping[str, Kind] = {
     ".json": "data set",
     ".csv": "table",
     labels.SUFFIX: "labels",
-    mot.SUFFIX: "tracks",
+    ".txt": "tracks",
     **dict.fromkeys(pictures.SUFFIXES, "images"),
 }
 _DRAWN = ("images", "video")
@@ -299,7 +298,7 @@ def _check_form(out: str) -> None:
     if events.is_url(out):
         events.parse_url(out)
     elif "://" in out:
-        raise InputError(f"out must be a path, or a URL of http or mqtt for events, got {out!r}.")
+        raise InputError(f"out must be a path, got the URL {out!r}.")
     with naming(out):
         kind_of(out)
 
