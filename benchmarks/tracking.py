@@ -29,7 +29,15 @@ from maskjet.detections import Detections
 _DETECTIONS = ("perfect", "noisy", "bursts")
 _LOW = 0.1  # least confidence of the demo model's detections
 _RESAMPLES = 10_000
-ABLATION: Mapping[str, Mapping[str, Any]] = {}
+ABLATION: Mapping[str, Mapping[str, Any]] = {
+    "boxes alone": {"boxes_alone": True},
+    "without weak detections": {"low": 0.5},
+    "without hidden edges and masks": {"cut_share": 1e9},
+    "without waiting for what is covered": {"covered_s": 0.0},
+    "without waiting at the border": {"border_s": 0.0},
+    "without finding again": {"return_sizes": 1e-9},
+    "without adopting": {"adopt_s": -1.0},
+}
 """Options of ours that leave a part out, by name."""
 
 
@@ -129,7 +137,10 @@ def main(
 
 def table(kind: str, results: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
     """A table in Markdown of one kind of detections, with the gain of the first tracker over each other."""
-    means, sums = ("HOTA", "DetA", "AssA", "IDF1", "MOTA"), ("switches", "flips", "kept", "gaps")
+    means, sums = (
+        ("HOTA", "DetA", "AssA", "IDF1", "MOTA"),
+        ("switches", "flips", "gaps", "kept", "hidden", "kept_hidden"),
+    )
     yield f"\n| {kind} | boxes' HOTA | {' | '.join(means)} | {' | '.join(sums)} | ms | HOTA below the first's |"
     yield "|---" * (5 + len(means) + len(sums)) + "|"
     first = next(iter(results.values()))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -15,21 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet.detections import Detections
-from maskjet.tracking import Tracker
+from maskjet.tracking import Tracker, Tuning
 
 Update = Callable[[Detections, float], tuple[NDArray[np.int64], NDArray[np.int64]]]
 """Takes a frame's detections and its time in seconds; returns the ids and the classes of all, -1 for no id."""
 _LONG = 60  # frames of "2 s"
 
 
-def ours(**options: Any) -> Callable[[], Update]:
-    """Make trackers of ours."""
+def ours(*, boxes_alone: bool = False, **constants: float) -> Callable[[], Update]:
+    """Make trackers of ours, with some constants of `Tuning`."""
 
     def make() -> Update:
-        tracker = Tracker(**options)
+        tracker = Tracker(tuning=Tuning(**constants))
 
         def update(found: Detections, time_s: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-            tracked = tracker.update(found, time_s)
+            tracked = tracker.update(replace(found, rle=None) if boxes_alone else found, time_s)
             assert tracked.track_id is not None
             assert tracked.track_class_id is not None
             return tracked.track_id, tracked.track_class_id
@@ -92,7 +93,8 @@ def peers() -> Mapping[str, Callable[[], Update]]:
         for name in ("SORT", "ByteTrack", "OCSORT", "BoTSORT"):
             options = {"enable_cmc": False} if name == "BoTSORT" else {}  # the camera stands
             found[f"trackers {name}"] = _of_trackers(f"{name}Tracker", **options)
-            found[f"trackers {name}, 2 s"] = _of_trackers(f"{name}Tracker", **options, lost_track_buffer=_LONG)
+            if name != "SORT":  # which gains nothing
+                found[f"trackers {name}, 2 s"] = _of_trackers(f"{name}Tracker", **options, lost_track_buffer=_LONG)
     if find_spec("supervision") and hasattr(import_module("supervision"), "ByteTrack"):  # until 0.30
         found["supervision ByteTrack"] = _of_supervision_itself()
     return found

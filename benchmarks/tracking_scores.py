@@ -37,7 +37,7 @@ class Tracked:
 
 
 def score(frames: Sequence[Tracked]) -> dict[str, float]:
-    """Score a video: HOTA, DetA, AssA, IDF1, MOTA in percent; switches, gaps, kept and flips are counts."""
+    """Score a video: HOTA, DetA, AssA, IDF1, MOTA in percent; the rest are counts."""
     truth_numbers: dict[int, int] = {}
     numbers: dict[int, int] = {}
     rows = []
@@ -128,18 +128,25 @@ def _seen(frames: Sequence[Tracked]) -> dict[int, list[tuple[float, int, int]]]:
 def _gaps(frames: Sequence[Tracked]) -> dict[str, float]:
     """How many times a thing has no detection for GAP_S, and how often its identity is the same before and after.
 
-    That is, the last identity in the second before the gap is the first one in the second after it.
+    That is, the last identity in the second before the gap is the first one in the second after it. "hidden" are those
+    in which it could not be seen for as long; in the others it was only missed.
     """
-    counts = Counter(gaps=0, kept=0)
-    for moments in _seen(frames).values():
+    counts = Counter(gaps=0, kept=0, hidden=0, kept_hidden=0)
+    visible: dict[int, list[float]] = {}
+    for frame in frames:
+        for thing in frame.true_ids.tolist():
+            visible.setdefault(thing, []).append(frame.time_s)
+    for thing, moments in _seen(frames).items():
         for k in range(1, len(moments)):
             end, begin = moments[k - 1][0], moments[k][0]
             if begin - end < GAP_S:
                 continue
             before = [i for time_s, i, _ in moments[:k] if i >= 0 and time_s >= end - _BACK_S]
             after = [i for time_s, i, _ in moments[k:] if i >= 0 and time_s <= begin + _BACK_S]
-            counts["gaps"] += 1
-            counts["kept"] += bool(before and after and before[-1] == after[0])
+            is_kept = bool(before and after and before[-1] == after[0])
+            shown = [time_s for time_s in visible[thing] if end <= time_s <= begin]
+            is_hidden = max(np.diff(shown)) >= GAP_S
+            counts.update(gaps=1, kept=is_kept, hidden=is_hidden, kept_hidden=is_hidden and is_kept)
     return {name: float(count) for name, count in counts.items()}
 
 

@@ -54,33 +54,33 @@ def compare(tracks: Tracks, given: Given, tuning: Tuning) -> Compared:
     return Compared(similarity, hidden, np.minimum(lost / np.maximum(area, 1), 1)[:, 0])
 
 
-def score_returns(tracks: Tracks, boxes: Floats, areas: Ints, classes: Ints, tuning: Tuning) -> Floats:
-    """How well things, [n], fit the place and area of lost tracks, float64 [t, n]; 0 if not at all.
+def score_returns(tracks: Tracks, lost: Ints, boxes: Floats, areas: Ints, classes: Ints, tuning: Tuning) -> Floats:
+    """How well things, [n], fit the place and area of lost tracks, int64 [t]: float64 [t, n], 0 if not at all.
 
     What comes out from behind something may be smaller.
     """
-    edges, spreads = tracks.rows["edges"][:, None], tracks.rows["spreads"][:, None]
-    away = (edges[..., :2] + edges[..., 2:] - boxes[:, :2] - boxes[:, 2:]) / 2
-    variance = np.maximum((spreads[..., :2, 0] + spreads[..., 2:, 0]) / 2, 1e-6)
+    rows = tracks.rows[lost]
+    edges, spreads = rows["edges"], rows["spreads"][..., 0]
+    away = (edges[:, None, :2] + edges[:, None, 2:] - boxes[:, :2] - boxes[:, 2:]) / 2
+    variance = np.maximum((spreads[:, None, :2] + spreads[:, None, 2:]) / 2, 1e-6)
     sigmas = np.sqrt((away**2 / variance).sum(-1)) / tuning.return_sigmas
-    sizes = np.hypot(*np.moveaxis(away, -1, 0)) / sizes_of(tracks.rows["edges"])[:, None] / tuning.return_sizes
-    ratio = np.maximum(areas, 1) / np.maximum(tracks.rows["area"], 1)[:, None]
+    sizes = np.sqrt((away**2).sum(-1)) / sizes_of(edges)[:, None] / tuning.return_sizes
+    ratio = np.maximum(areas, 1) / np.maximum(rows["area"], 1)[:, None]
     areas_apart = np.log(ratio) / math.log(tuning.return_areas)
-    is_partly_seen = tracks.rows["is_covered"][:, None] & (areas_apart < 0)
+    is_partly_seen = rows["is_covered"][:, None] & (areas_apart < 0)
     areas_apart = np.where(is_partly_seen, 0, np.abs(areas_apart))
-    fits = (np.maximum(np.maximum(sigmas, sizes), areas_apart) < 1) & (tracks.classes[:, None] == classes)
+    fits = (np.maximum(np.maximum(sigmas, sizes), areas_apart) < 1) & (tracks.classes[lost, None] == classes)
     return np.where(fits, 2 - sizes - areas_apart / 2, 0)
 
 
-def assign(scores: Floats, tracks: Ints, found: Ints, least: float) -> tuple[Ints, Ints]:
-    """The pairs of some tracks and some detections with the highest sum of scores, all above `least`, at least 0."""
-    chosen = scores[np.ix_(tracks, found)]
-    if not chosen.size:
-        return tracks[:0], found[:0]
-    chosen = np.where(chosen > least, chosen, -1e3)
+def assign(scores: Floats, least: float) -> tuple[Ints, Ints]:
+    """The pairs of tracks and detections with the highest sum of scores [t, n], all above `least`, at least 0."""
+    if not scores.size:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    chosen = np.where(scores > least, scores, -1e3)
     i, j = linear_sum_assignment(chosen, maximize=True)
     is_pair = chosen[i, j] > 0
-    return tracks[i[is_pair]], found[j[is_pair]]
+    return i[is_pair], j[is_pair]
 
 
 def find_hidden_edges(tracks: Tracks, chosen: Ints, found: Ints, given: Given, is_cut: Bools, depth: float) -> Bools:
@@ -90,7 +90,7 @@ def find_hidden_edges(tracks: Tracks, chosen: Ints, found: Ints, given: Given, i
     """
     edges, boxes, (height, width) = tracks.rows["edges"][chosen], given.boxes[found], given.size_hw
     inwards = (boxes - edges) * (1, 1, -1, -1)
-    sides = np.tile(edges[:, 2:] - edges[:, :2], 2)
+    sides = np.hstack([edges[:, 2:] - edges[:, :2]] * 2)
     is_at_border = np.concatenate([boxes[:, :2] <= 1, boxes[:, 2:] >= (width - 1, height - 1)], axis=1)
     return np.asarray((is_cut[:, None] & (inwards > depth * sides)) | (is_at_border & (inwards > 0)))
 

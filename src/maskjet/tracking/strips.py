@@ -37,7 +37,7 @@ def cut_strips(found: Detections) -> Strips:
     count, (height, width) = len(found), found.image_size
     firsts, boxes, areas = np.zeros(count + 1, np.int64), np.zeros((count, 4), np.int64), np.zeros(count, np.int64)
     if found.rle is None:
-        corners = np.clip(np.nan_to_num(found.xyxy), 0, (width, height, width, height))
+        corners = np.minimum(np.fmax(found.xyxy, 0), (width, height, width, height))
         boxes[:, :2], boxes[:, 2:] = np.floor(corners[:, :2]), np.ceil(corners[:, 2:])
         boxes[(boxes[:, 2:] <= boxes[:, :2]).any(1)] = 0
         strips = np.empty(((boxes[:, 2] - boxes[:, 0]).sum(), 3), np.int32)

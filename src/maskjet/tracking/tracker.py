@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from maskjet.detections import Detections
 from maskjet.errors import InputError
 from maskjet.tracking.matching import Compared, Given, assign, compare, find_hidden_edges, score_returns
 from maskjet.tracking.strips import Ints, cut_strips
-from maskjet.tracking.tracks import Bools, Tracks
+from maskjet.tracking.tracks import Bools, Floats, Tracks
 from maskjet.tracking.tuning import Tuning
 
 _FRAME_S = 1 / 30  # between frames without times
@@ -89,8 +88,8 @@ class Tracker:
         self._size_hw, self._time_s = found.image_size, time_s
         self._continue(given, compared, track_of)
         is_gone = self._adopt(track_of[track_of >= 0]) | self._find_expired(compared, found.image_size)
-        self._tracks.keep(~is_gone)
         if is_gone.any():
+            self._tracks.keep(~is_gone)
             track_of = np.where(track_of >= 0, (np.cumsum(~is_gone) - 1)[track_of], -1)
         self._begin(given, track_of)
         return self._name(found, track_of)
@@ -105,16 +104,16 @@ class Tracker:
         return found.with_tracks(ids, classes)
 
     def _read(self, found: Detections) -> Given:
-        """The detections as arrays; numbers that are none become 0."""
+        """The detections as arrays, with boxes within the image."""
         height, width = found.image_size
-        boxes = np.clip(np.nan_to_num(found.xyxy.astype(np.float64)), 0, (width, height, width, height))
+        boxes = np.minimum(np.fmax(found.xyxy.astype(np.float64), 0), (width, height, width, height))
         for class_id in found.class_id.tolist():
             self._columns.setdefault(class_id, len(self._columns))
         classes = np.array([self._columns[class_id] for class_id in found.class_id.tolist()], np.int64)
-        votes = self._tracks.votes
-        self._tracks.votes = np.pad(votes, ((0, 0), (0, max(len(self._columns) - votes.shape[1], 0))))
-        confidence = np.nan_to_num(found.confidence.astype(np.float64))
-        return Given(found.image_size, boxes, confidence, classes, cut_strips(found))
+        votes, missing = self._tracks.votes, len(self._columns) - self._tracks.votes.shape[1]
+        if missing > 0:
+            self._tracks.votes = np.pad(votes, ((0, 0), (0, missing)))
+        return Given(found.image_size, boxes, found.confidence.astype(np.float64), classes, cut_strips(found))
 
     def _is_strong(self, given: Given) -> Bools:
         return np.asarray(given.confidence >= self._threshold)
@@ -124,23 +123,24 @@ class Tracker:
         tracks, tuning, confidence = self._tracks, self._tuning, given.confidence
         track_of, is_free = np.full(len(confidence), -1), np.ones(len(tracks), np.bool_)
 
-        def take(scores: NDArray[np.float64], of_tracks: Bools, of_found: Bools, least: float) -> None:
-            chosen = np.flatnonzero(of_tracks & is_free), np.flatnonzero(of_found & (track_of < 0))
-            matched, found = assign(scores, *chosen, least)
-            track_of[found] = matched
-            is_free[matched] = False
+        def take(scores: Floats, least: float) -> None:
+            chosen, found = assign(scores, least)
+            track_of[candidates[1][found]] = candidates[0][chosen]
+            is_free[candidates[0][chosen]] = False
 
         is_confirmed, is_strong = tracks.rows["id"] >= 0, self._is_strong(given)
         is_usable = is_strong | (confidence >= tuning.low)
         is_late = (time_s - tracks.rows["seen_s"] > tuning.weak_s)[:, None]
         is_refused = ~is_strong & (is_late | (compared.similarity < tuning.least_weak))
         weights = 1 - tuning.confidence_share + tuning.confidence_share * confidence
-        scores = np.where(is_refused, 0, compared.similarity * weights)
-        take(scores, is_confirmed, is_usable, tuning.least)
-        take(compared.similarity, ~is_confirmed, is_usable, tuning.least_new)
-        if (is_confirmed & is_free).any() and (is_strong & (track_of < 0)).any():
-            returns = score_returns(tracks, given.boxes, given.masks.areas, given.classes, tuning)
-            take(returns, is_confirmed, is_strong, 0)
+        candidates = np.flatnonzero(is_confirmed), np.flatnonzero(is_usable)
+        take(np.where(is_refused, 0, compared.similarity * weights)[np.ix_(*candidates)], tuning.least)
+        candidates = np.flatnonzero(~is_confirmed), np.flatnonzero(is_usable & (track_of < 0))
+        take(compared.similarity[np.ix_(*candidates)], tuning.least_new)
+        lost, left = candidates = np.flatnonzero(is_confirmed & is_free), np.flatnonzero(is_strong & (track_of < 0))
+        if len(lost) and len(left):
+            things = given.boxes[left], given.masks.areas[left], given.classes[left]
+            take(score_returns(tracks, lost, *things, tuning), 0)
         return track_of
 
     def _continue(self, given: Given, compared: Compared, track_of: Ints) -> None:
@@ -166,45 +166,47 @@ class Tracker:
 
     def _adopt(self, chosen: Ints) -> Bools:
         """Let young tracks, of those found, continue lost ones that they fit: which lost ones, bool [t]."""
-        tracks, rows = self._tracks, self._tracks.rows
-        is_adopted = np.zeros(len(tracks), np.bool_)
-        is_young = (self._time_s - rows["born_s"][chosen] <= self._tuning.adopt_s) & (
-            rows["born_s"][chosen] > self._began_s
-        )
-        young, lost = chosen[is_young], np.flatnonzero((rows["id"] >= 0) & (rows["seen_s"] < self._time_s))
+        tracks, rows, tuning = self._tracks, self._tracks.rows, self._tuning
+        is_adopted, born_s = np.zeros(len(tracks), np.bool_), rows["born_s"][chosen]
+        young = chosen[(self._time_s - born_s <= tuning.adopt_s) & (born_s > self._began_s)]
+        lost = np.flatnonzero((rows["id"] >= 0) & (rows["seen_s"] < self._time_s))
         if len(young) and len(lost):
-            scores = score_returns(
-                tracks, rows["edges"][young], rows["area"][young], tracks.classes[young], self._tuning
-            )
-            scores[rows["seen_s"][:, None] >= rows["born_s"][young]] = 0
-            old, new = assign(scores, lost, np.arange(len(young)), 0)
+            things = rows["edges"][young], rows["area"][young], tracks.classes[young]
+            scores = score_returns(tracks, lost, *things, tuning)
+            scores[rows["seen_s"][lost, None] >= rows["born_s"][young]] = 0
+            i, j = assign(scores, 0)
+            old, new = lost[i], young[j]
             for name in ("id", "born_s"):
-                rows[name][young[new]] = rows[name][old]
-            tracks.votes[young[new]] += tracks.votes[old]
+                rows[name][new] = rows[name][old]
+            tracks.votes[new] += tracks.votes[old]
             is_adopted[old] = True
         return is_adopted
 
     def _find_expired(self, compared: Compared, size_hw: tuple[int, int]) -> Bools:
         """Which tracks have not been found for too long, bool [t]; those that left the image wait at its border."""
         tuning, rows, time_s = self._tuning, self._tracks.rows, self._time_s
-        is_lost = rows["seen_s"] < time_s
-        rows["is_covered"] = is_lost & (compared.covered > tuning.covered_share)
-        middles = (rows["edges"][:, :2] + rows["edges"][:, 2:]) / 2
-        within = np.clip(middles, 0, size_hw[::-1])
-        is_outside = is_lost & (within != middles).any(1)
-        rows["edges"][is_outside] += np.tile(within - middles, 2)[is_outside]
-        rows["speeds"][is_outside] = 0
-        longest = np.where(rows["is_covered"], tuning.covered_s, 0.0)
-        until_s = rows["seen_s"] + np.where(is_outside, tuning.border_s, tuning.lost_s)
-        covered_until_s = np.minimum(time_s + tuning.lost_s, rows["seen_s"] + longest)
-        rows["until_s"] = np.maximum(rows["until_s"], np.maximum(until_s, covered_until_s))
-        rows["until_s"][rows["id"] < 0] = (rows["seen_s"] + tuning.tentative_s)[rows["id"] < 0]
-        return np.asarray(is_lost & (time_s > rows["until_s"]))
+        is_expired = rows["seen_s"] < time_s
+        rows["is_covered"] = is_expired & (compared.covered > tuning.covered_share)
+        lost = np.flatnonzero(is_expired)
+        edges, seen_s, until_s = rows["edges"][lost], rows["seen_s"][lost], rows["until_s"][lost]
+        middles = (edges[:, :2] + edges[:, 2:]) / 2
+        away = np.clip(middles, 0, size_hw[::-1]) - middles
+        is_outside = away.any(1)
+        rows["edges"][lost] += np.hstack([away, away])
+        rows["speeds"][lost[is_outside]] = 0
+        until_s = np.maximum(until_s, seen_s + np.where(is_outside, tuning.border_s, tuning.lost_s))
+        hidden_until_s = np.minimum(time_s + tuning.lost_s, seen_s + tuning.covered_s)
+        until_s = np.where(rows["is_covered"][lost], np.maximum(until_s, hidden_until_s), until_s)
+        until_s = np.where(rows["id"][lost] < 0, seen_s + tuning.tentative_s, until_s)
+        rows["until_s"][lost], is_expired[lost] = until_s, time_s > until_s
+        return np.asarray(is_expired)
 
     def _begin(self, given: Given, track_of: Ints) -> None:
         """Begin tracks of detections that have none, in the first frame confirmed ones."""
         tuning = self._tuning
         new = np.flatnonzero((track_of < 0) & self._is_strong(given))
+        if not len(new):
+            return
         chosen = self._tracks.begin(given.boxes[new], self._time_s, tuning)
         self._tracks.take_masks(chosen, given.boxes[new], given.masks, new)
         self._tracks.votes[chosen, given.classes[new]] = given.confidence[new]

@@ -35,13 +35,13 @@ class Tuning:
     """How long a track that is lost takes up detections below the threshold."""
     lost_s: float = 1.5
     """How long a lost track is kept where it would be seen."""
-    covered_s: float = 3.0
+    covered_s: float = 4.0
     """How long at most where it is covered."""
     border_s: float = 3.0
     """How long where it has left the image."""
     covered_share: float = 0.35
     """Share of a mask under other masks, or outside, from which the thing counts as covered."""
-    solid: float = 0.4
+    solid: float = 0.25
     """Least confidence of a detection that covers others."""
     cut_share: float = 0.12
     """Share of a mask under other masks from which its hidden edges move with the opposite ones."""

@@ -16,6 +16,7 @@ from maskjet.errors import InputError, OutputError
 from maskjet.files import naming, replacing
 from maskjet.traffic.bodies import CLASSES
 from maskjet.traffic.street import FPS, Street, TrafficFrame, sample
+from maskjet.traffic.truth import VideoTruth
 
 Annotations = Literal["rle", "polygon"]
 _SMPTE170M, _LIMITED = 6, 1  # as in ITU-T H.273, and FFmpeg's AVCOL_RANGE_MPEG
@@ -39,6 +40,7 @@ def write_video(
     frames: int = 538,
     seed: int = 0,
     density: float = 1.0,
+    truth: str | Path | None = None,
     on_progress: OnProgress | None = None,
 ) -> None:
     """Write an H.264 video of a street, 30 frames a second. Same arguments, same bytes.
@@ -49,17 +51,20 @@ def write_video(
         frames: Number of frames, at least 1.
         seed: Random seed of the street.
         density: Traffic density: 1 is lively, 0 empty.
+        truth: Path of a file for what is where, from frame to frame; its suffix is the format: .mot.txt boxes and
+            .mots.txt masks of MOTChallenge, .json COCO's annotations of videos.
         on_progress: Called after every frame.
 
     Raises:
         InputError: An argument is not as above.
-        OutputError: The file can't be written.
+        OutputError: A file can't be written.
     """
     if frames < 1:
         raise InputError(f"frames must be at least 1, got {frames}.")
     if any(side % 2 for side in size_hw):
         raise InputError(f"size_hw must be even for a video, got {size_hw}.")
     street = Street(seed, size_hw, density=density)
+    known = None if truth is None else VideoTruth(truth, str(path))
     with replacing(path, "path") as temporary, av.open(str(temporary.path), "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=int(FPS), options=_ENCODING)
         stream.height, stream.width = size_hw
@@ -69,11 +74,16 @@ def write_video(
         context.colorspace = context.color_primaries = context.color_trc = _SMPTE170M
         context.color_range = _LIMITED
         for index in range(frames):
-            picture = av.VideoFrame.from_ndarray(street.frame(index).image, format="rgb24")
-            container.mux(stream.encode(picture))
+            frame = street.frame(index)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame.image, format="rgb24")))
+            if known is not None:
+                known.add(frame)
             if on_progress:
                 on_progress()
         container.mux(stream.encode(None))
+    if known is not None and truth is not None:
+        with replacing(truth, "truth") as temporary:
+            temporary.write(known.encode())
 
 
 def write_coco(
