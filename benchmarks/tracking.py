@@ -34,7 +34,6 @@ ABLATION: Mapping[str, Mapping[str, Any]] = {
     "without weak detections": {"low": 0.5},
     "without hidden edges and masks": {"cut_share": 1e9},
     "without waiting for what is covered": {"covered_s": 0.0},
-    "without waiting at the border": {"border_s": 0.0},
     "without finding again": {"return_sizes": 1e-9},
     "without adopting": {"adopt_s": -1.0},
 }
