@@ -141,7 +141,7 @@ def table(kind: str, results: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iter
         ("switches", "flips", "gaps", "kept", "hidden", "kept_hidden"),
     )
     yield f"\n| {kind} | boxes' HOTA | {' | '.join(means)} | {' | '.join(sums)} | ms | HOTA below the first's |"
-    yield "|---" * (5 + len(means) + len(sums)) + "|"
+    yield "|---" * (4 + len(means) + len(sums)) + "|"
     first = next(iter(results.values()))
     for name, videos in results.items():
         cells = [f"{np.mean([video['boxes']['HOTA'] for video in videos]):.1f}"]
