@@ -34,7 +34,6 @@ ABLATION: Mapping[str, Mapping[str, Any]] = {
     "without weak detections": {"low": 0.5},
     "without hidden edges and masks": {"cut_share": 1e9},
     "without waiting for what is covered": {"covered_s": 0.0},
-    "without waiting at the border": {"border_s": 0.0},
     "without finding again": {"return_sizes": 1e-9},
     "without adopting": {"adopt_s": -1.0},
 }
@@ -142,7 +141,7 @@ def table(kind: str, results: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iter
         ("switches", "flips", "gaps", "kept", "hidden", "kept_hidden"),
     )
     yield f"\n| {kind} | boxes' HOTA | {' | '.join(means)} | {' | '.join(sums)} | ms | HOTA below the first's |"
-    yield "|---" * (5 + len(means) + len(sums)) + "|"
+    yield "|---" * (4 + len(means) + len(sums)) + "|"
     first = next(iter(results.values()))
     for name, videos in results.items():
         cells = [f"{np.mean([video['boxes']['HOTA'] for video in videos]):.1f}"]

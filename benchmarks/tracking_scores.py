@@ -145,7 +145,7 @@ def _gaps(frames: Sequence[Tracked]) -> dict[str, float]:
             after = [i for time_s, i, _ in moments[k:] if i >= 0 and time_s <= begin + _BACK_S]
             is_kept = bool(before and after and before[-1] == after[0])
             shown = [time_s for time_s in visible[thing] if end <= time_s <= begin]
-            is_hidden = max(np.diff(shown)) >= GAP_S
+            is_hidden = bool(max(np.diff(shown)) >= GAP_S)
             counts.update(gaps=1, kept=is_kept, hidden=is_hidden, kept_hidden=is_hidden and is_kept)
     return {name: float(count) for name, count in counts.items()}
 

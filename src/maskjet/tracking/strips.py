@@ -34,19 +34,28 @@ def cut_strips(found: Detections) -> Strips:
     Raises:
         InputError: A mask is malformed.
     """
-    count, (height, width) = len(found), found.image_size
-    firsts, boxes, areas = np.zeros(count + 1, np.int64), np.zeros((count, 4), np.int64), np.zeros(count, np.int64)
     if found.rle is None:
-        corners = np.minimum(np.fmax(found.xyxy, 0), (width, height, width, height))
-        boxes[:, :2], boxes[:, 2:] = np.floor(corners[:, :2]), np.ceil(corners[:, 2:])
-        boxes[(boxes[:, 2:] <= boxes[:, :2]).any(1)] = 0
-        strips = np.empty(((boxes[:, 2] - boxes[:, 0]).sum(), 3), np.int32)
-        _cut_boxes(boxes, strips, firsts, areas)
-        return Strips(strips, firsts, boxes, areas)
-    runs = coco_rle.to_runs(found.rle, found.image_size)
-    strips = np.empty((_count_strips(runs.spans, height), 3), np.int32)
-    _cut_runs(runs.spans, runs.firsts, height, strips, firsts, boxes, areas)
-    return Strips(strips, firsts, boxes, areas)
+        return _cut_boxes(found)
+    count, height, runs = len(found), found.image_size[0], coco_rle.to_runs(found.rle, found.image_size)
+    columns = runs.spans - (0, 1)
+    columns //= height
+    strips = np.empty(((columns[:, 1] - columns[:, 0] + 1).sum(), 3), np.int32)
+    cut = Strips(strips, np.zeros(count + 1, np.int64), np.zeros((count, 4), np.int64), np.zeros(count, np.int64))
+    _cut_runs(runs.spans, runs.firsts, height, *cut)
+    return cut
+
+
+def _cut_boxes(found: Detections) -> Strips:
+    (height, width), boxes = found.image_size, np.zeros((len(found), 4), np.int64)
+    corners = np.minimum(np.fmax(found.xyxy, 0), (width, height, width, height))
+    boxes[:, :2], boxes[:, 2:] = np.floor(corners[:, :2]), np.ceil(corners[:, 2:])
+    boxes[(boxes[:, 2:] <= boxes[:, :2]).any(1)] = 0
+    x1, y1, x2, y2 = boxes.T
+    widths = x2 - x1
+    firsts = np.concatenate([[0], np.cumsum(widths)])
+    columns = np.arange(firsts[-1]) + np.repeat(x1 - firsts[:-1], widths)
+    strips = np.stack([columns, np.repeat(y1, widths), np.repeat(y2, widths)], axis=1).astype(np.int32)
+    return Strips(strips, firsts, boxes, widths * (y2 - y1))
 
 
 def join_strips(parts: Sequence[NDArray[np.int32]], boxes: Ints, areas: Ints) -> Strips:
@@ -70,14 +79,6 @@ def count_inside(masks: Strips, moves: Ints, size_hw: tuple[int, int]) -> Ints:
     return inside
 
 
-@compiled("int64(int64[:, ::1], int64)")
-def _count_strips(spans: Ints, height: int) -> int:
-    count = np.int64(0)
-    for i in range(len(spans)):
-        count += (spans[i, 1] - 1) // height - spans[i, 0] // height + 1
-    return int(count)
-
-
 @compiled("void(int64[:, ::1], int64[::1], int64, int32[:, ::1], int64[::1], int64[:, ::1], int64[::1])")
 def _cut_runs(
     spans: Ints, spans_firsts: Ints, height: int, strips: NDArray[np.int32], firsts: Ints, boxes: Ints, areas: Ints
@@ -99,17 +100,6 @@ def _cut_runs(
         if filled > firsts[mask]:
             boxes[mask, 0], boxes[mask, 2] = strips[firsts[mask], 0], strips[filled - 1, 0] + 1
             boxes[mask, 1], boxes[mask, 3] = top, bottom
-
-
-@compiled("void(int64[:, ::1], int32[:, ::1], int64[::1], int64[::1])")
-def _cut_boxes(boxes: Ints, strips: NDArray[np.int32], firsts: Ints, areas: Ints) -> None:
-    filled = 0
-    for mask in range(len(areas)):
-        for x in range(boxes[mask, 0], boxes[mask, 2]):
-            strips[filled, 0], strips[filled, 1], strips[filled, 2] = x, boxes[mask, 1], boxes[mask, 3]
-            filled += 1
-        areas[mask] = (boxes[mask, 2] - boxes[mask, 0]) * (boxes[mask, 3] - boxes[mask, 1])
-        firsts[mask + 1] = filled
 
 
 _STRIPS = "int32[:, ::1], int64[::1]"

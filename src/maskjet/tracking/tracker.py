@@ -194,7 +194,7 @@ class Tracker:
         is_outside = away.any(1)
         rows["edges"][lost] += np.hstack([away, away])
         rows["speeds"][lost[is_outside]] = 0
-        until_s = np.maximum(until_s, seen_s + np.where(is_outside, tuning.border_s, tuning.lost_s))
+        until_s = np.maximum(until_s, seen_s + tuning.lost_s)
         hidden_until_s = np.minimum(time_s + tuning.lost_s, seen_s + tuning.covered_s)
         until_s = np.where(rows["is_covered"][lost], np.maximum(until_s, hidden_until_s), until_s)
         until_s = np.where(rows["id"][lost] < 0, seen_s + tuning.tentative_s, until_s)

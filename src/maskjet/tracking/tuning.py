@@ -36,9 +36,7 @@ class Tuning:
     lost_s: float = 1.5
     """How long a lost track is kept where it would be seen."""
     covered_s: float = 4.0
-    """How long at most where it is covered."""
-    border_s: float = 3.0
-    """How long where it has left the image."""
+    """How long at most where it is covered or has left the image."""
     covered_share: float = 0.35
     """Share of a mask under other masks, or outside, from which the thing counts as covered."""
     solid: float = 0.25

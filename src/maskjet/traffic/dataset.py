@@ -16,13 +16,13 @@ from maskjet.errors import InputError, OutputError
 from maskjet.files import naming, replacing
 from maskjet.traffic.bodies import CLASSES
 from maskjet.traffic.street import FPS, Street, TrafficFrame, sample
-from maskjet.traffic.truth import VideoTruth
 
 Annotations = Literal["rle", "polygon"]
 _SMPTE170M, _LIMITED = 6, 1  # as in ITU-T H.273, and FFmpeg's AVCOL_RANGE_MPEG
 CATEGORIES = [{"id": class_id + 1, "name": name} for class_id, name in enumerate(CLASSES)]
 """COCO categories of street scenes."""
 OnProgress = Callable[[], object]
+_TRUTHS = (".mot.txt", ".mots.txt", ".json")  # boxes and masks of MOTChallenge; COCO's annotations of videos
 
 # The output of x264's AVX-512 code depends on stray memory: with noise on the heap, 24 of 70 runs wrote the same bytes;
 # with AVX2 at most, all 70 did (PyAV 18.1, EPYC).
@@ -64,7 +64,7 @@ def write_video(
     if any(side % 2 for side in size_hw):
         raise InputError(f"size_hw must be even for a video, got {size_hw}.")
     street = Street(seed, size_hw, density=density)
-    known = None if truth is None else VideoTruth(truth, str(path))
+    known = None if truth is None else _VideoTruth(Path(truth))
     with replacing(path, "path") as temporary, av.open(str(temporary.path), "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=int(FPS), options=_ENCODING)
         stream.height, stream.width = size_hw
@@ -81,9 +81,47 @@ def write_video(
             if on_progress:
                 on_progress()
         container.mux(stream.encode(None))
-    if known is not None and truth is not None:
-        with replacing(truth, "truth") as temporary:
+    if known is not None:
+        with replacing(known.path, "truth") as temporary:
             temporary.write(known.encode())
+
+
+class _VideoTruth:
+    """The truth of a video's frames, whose things are numbered from 1 in the order in which they appear."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._suffix = next((suffix for suffix in _TRUTHS if path.name.lower().endswith(suffix)), None)
+        if self._suffix is None:
+            raise InputError(f"truth must end in {', '.join(_TRUTHS)}, got {str(path)!r}.")
+        self._numbers: dict[int, int] = {}
+        self._images: list[dict[str, Any]] = []
+        self._entries: list[dict[str, Any]] = []
+
+    def add(self, frame: TrafficFrame) -> None:
+        index, (height, width) = len(self._images), frame.instance_map.shape
+        image = {"id": index + 1, "video_id": 1, "frame_id": index, "file_name": f"{index:06}.jpg"}
+        self._images.append({**image, "height": height, "width": width})
+        found = annotate(frame, index + 1, len(self._entries) + 1)
+        for track, entry in zip(frame.track_id.tolist(), found, strict=True):
+            number = self._numbers.setdefault(track, len(self._numbers) + 1)
+            self._entries.append({**entry, "video_id": 1, "track_id": number, "instance_id": number})
+
+    def encode(self) -> bytes:
+        if self._suffix == ".json":
+            videos = [{"id": 1, "name": self.path.stem}]
+            lists = {"images": self._images, "categories": CATEGORIES, "annotations": self._entries}
+            return json.dumps({"videos": videos, **lists}).encode()
+        lines = []
+        for each in self._entries:
+            frame, number, class_id, rle = (
+                each[name] for name in ("image_id", "track_id", "category_id", "segmentation")
+            )
+            if self._suffix == ".mot.txt":
+                lines.append(",".join(map(str, (frame, number, *each["bbox"], 1, class_id, 1))))
+            else:
+                lines.append(" ".join(map(str, (frame, number, class_id, *rle["size"], rle["counts"]))))
+        return "".join(f"{line}\n" for line in lines).encode()
 
 
 def write_coco(
