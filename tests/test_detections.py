@@ -46,6 +46,11 @@ def some_detections(count, *, size=(48, 64), with_masks=True):
     )
 
 
+def tracked_detections(count):
+    ids = np.arange(count) - 1
+    return replace(some_detections(count), track_id=ids, track_class_id=ids * 2)
+
+
 def test_views():
     found = some_detections(3)
     assert len(found) == 3
@@ -70,14 +75,32 @@ def test_views():
     ],
 )
 def test_picking(index, rows):
-    found = some_detections(3)
+    found = tracked_detections(3)
     picked = found[index]
     assert isinstance(picked, Detections)
+    assert picked.track_id.tolist() == [row - 1 for row in rows]
+    assert picked.track_class_id.tolist() == [2 * row - 2 for row in rows]
     assert picked.class_id.tolist() == [found.class_id[row] for row in rows]
     assert picked.confidence.tolist() == [found.confidence[row] for row in rows]
     assert picked.rle == [found.rle[row] for row in rows]
     assert picked.image_size == found.image_size
     np.testing.assert_array_equal(picked.area, found.area[rows] if rows else [])
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda found: found.keep_mask_pixels("largest"),
+        lambda found: replace(found, rle=None),
+        lambda found: pickle.loads(pickle.dumps(found)),
+        copy.deepcopy,
+    ],
+)
+def test_tracks_stay(use):
+    found = tracked_detections(3)
+    assert some_detections(3).track_id is some_detections(3).track_class_id is masks_on_demand()[1].track_id is None
+    np.testing.assert_array_equal(use(found).track_id, found.track_id)
+    np.testing.assert_array_equal(use(found).track_class_id, found.track_class_id)
 
 
 def test_picking_by_class_and_confidence_and_one_by_one():
@@ -195,6 +218,44 @@ def test_to_supervision():
     assert theirs.class_id.tolist() == [0, 2, 7]
     assert theirs.data["class_name"].tolist() == ["car", "bus", "7"]
     assert len(theirs[theirs.class_id == 2]) == 1
+    assert theirs.tracker_id is None
+
+
+@pytest.mark.parametrize("found", [some_detections(3), tracked_detections(3), some_detections(0)], ids=len)
+def test_supervision_is_read_back(found):
+    theirs = found.to_supervision()
+    again = Detections.from_supervision(theirs, found.image_size)
+    expected = replace(found, track_class_id=None)  # which supervision does not have
+    assert again.as_dict() == expected.as_dict()
+    if found.track_id is not None:
+        assert theirs.tracker_id.tolist() == found.track_id.tolist()
+
+
+def test_boxes_alone_are_read_from_supervision():
+    import supervision
+
+    found = Detections.from_supervision(supervision.Detections(xyxy=np.array([[1.0, 2, 3, 4]])), (9, 9))
+    assert found.as_dict()["detections"] == [
+        {"class_id": 0, "class_name": "0", "confidence": 1.0, "xyxy": [1.0, 2.0, 3.0, 4.0]}
+    ]
+    with pytest.raises(InputError, match=r"rle\[0\] must have the image's size \(9, 9\)"):
+        Detections.from_supervision(some_detections(1).to_supervision(), (9, 9))
+    with pytest.raises(InputError, match=r"found must be supervision.Detections"):
+        Detections.from_supervision({"xyxy": []}, (9, 9))
+
+
+def test_tracks_are_in_every_conversion():
+    found = tracked_detections(3)
+    rows = [{"track_id": i - 1, "track_class_id": 2 * (i - 1)} for i in range(3)]
+    assert [{name: each[name] for name in rows[0]} for each in found.as_dict()["detections"]] == rows
+    for kind in ("segm", "bbox"):
+        assert [each["track_id"] for each in found.to_coco(1, kind=kind)] == [-1, 0, 1]
+    columns = found.to_columns()
+    assert list(columns)[-2:] == ["track_id", "track_class_id"]
+    assert columns["track_id"].tolist() == [-1, 0, 1]
+    again = Detections.from_dict(json.loads(found.to_json()))
+    assert again.as_dict() == found.as_dict()
+    assert again.track_id.dtype == np.int64
 
 
 @pytest.mark.parametrize("name", ["supervision", "pandas"])
@@ -391,6 +452,8 @@ class TestOrigins:
         ({"rle": 5}, "rle must be a list of COCO RLEs, each with size and counts"),
         ({"rle": [{"size": [48, 64]}] * 2}, "rle must be a list of COCO RLEs"),
         ({"rle": [{"size": [48, 64], "counts": None}] * 2}, "rle must have one mask per box, 2, got 0"),
+        ({"track_id": np.zeros(3, np.int64)}, r"track_id must be int64 \[2\], got int64 \[3\]"),
+        ({"track_class_id": np.zeros(2, np.int32)}, r"track_class_id must be int64 \[2\], got int32 \[2\]"),
         ({"image_size": (48.5, 64)}, r"image_size must be \(height, width\) in pixels, got \(48\.5, 64\)"),
         ({"image_size": (-1, 64)}, r"image_size must be at least 0, got \(-1, 64\)"),
     ],

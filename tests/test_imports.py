@@ -11,7 +11,18 @@ SOURCES = Path(__file__).parents[1] / "src"
 ROOMS = [
     *["version", "errors", "limits", "extras", "files", "tables", "printing", "process", "jit", "timing", "profiling"],
     *["spec", "config", "calls", "devices", "coco_rle", "mask_pixels", "machine", "measured", "traffic", "ops"],
-    *["media", "drawing", "detections", "media.sinks", "engine", "networks", "report", "model"],
+    *[
+        "media",
+        "drawing",
+        "detection_fields",
+        "detections",
+        "tracking",
+        "media.sinks",
+        "engine",
+        "networks",
+        "report",
+        "model",
+    ],
     *["runtimes", "onnx", "rewrites", "bench", "parity", "jobs", "serve", "cli", "__main__", ""],
 ]
 

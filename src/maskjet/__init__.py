@@ -27,7 +27,7 @@ from maskjet.errors import (
 from maskjet.version import __version__
 
 if TYPE_CHECKING:
-    from maskjet import ops, rewrites, traffic
+    from maskjet import ops, rewrites, tracking, traffic
     from maskjet.detections import Detections
     from maskjet.drawing import draw
     from maskjet.media.frames import Frame
@@ -53,6 +53,7 @@ __all__ = [
     "load",
     "ops",
     "rewrites",
+    "tracking",
     "traffic",
 ]
 
@@ -64,7 +65,7 @@ _HOMES = {
     "draw": "drawing",
     "load": "model",
 }
-_MODULES = ("ops", "rewrites", "traffic")
+_MODULES = ("ops", "rewrites", "tracking", "traffic")
 
 process.avoid_broken_amx()  # before PyTorch is used
 

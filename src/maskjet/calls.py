@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -16,6 +17,7 @@ Threshold = float | Mapping[str, float]
 """One threshold for all classes, or one by class name; classes not named keep theirs."""
 
 _NEVER = 2.0  # exceeded by no score
+_WEAK = 0.1  # confidence that detections for a tracker exceed, reported or not
 _MOST_KEPT = 16  # choices of single calls, so that a loop with one of them uploads it once
 
 
@@ -32,6 +34,11 @@ class Postprocessing:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "thresholds", self.thresholds.where(self.class_map >= 0, _NEVER))
+
+    @property
+    def lowest(self) -> float:
+        """The lowest threshold."""
+        return float(self.thresholds.min())
 
 
 class Choices:
@@ -59,6 +66,7 @@ class Choices:
         self.as_loaded = Postprocessing(self._thresholds, _class_map(spec, classes), max_detections)
         """What calls report that choose nothing."""
         self._made: dict[tuple[object, ...], Postprocessing] = {}
+        self._with_weak: WeakKeyDictionary[Postprocessing, Postprocessing] = WeakKeyDictionary()
 
     def thresholds(self) -> dict[str, float]:
         """The threshold of each class that is reported by default, by name."""
@@ -105,6 +113,16 @@ class Choices:
                 self._made.clear()
             self._made[key] = chosen
         return chosen
+
+    def with_weak(self, chosen: Postprocessing) -> Postprocessing:
+        """What `choose` returned, and behind its detections weaker ones for a tracker, of its classes.
+
+        Classes whose threshold is not the lowest have none: sorted by confidence, they would push out others.
+        """
+        if chosen not in self._with_weak:
+            low = chosen.thresholds.clamp(max=_WEAK).where(chosen.thresholds == chosen.lowest, chosen.thresholds)
+            self._with_weak[chosen] = Postprocessing(low, chosen.class_map, self.as_loaded.max_detections)
+        return self._with_weak[chosen]
 
 
 def _class_ids(spec: ModelSpec | TwoStageSpec, name: str, argument: str) -> list[int]:

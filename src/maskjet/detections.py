@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import operator
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import coco_rle, limits
+from maskjet.detection_fields import check_fields, pick_rows, to_floats, to_text, to_whole
 from maskjet.errors import InputError, suggest, translate_errors
 from maskjet.extras import require
 from maskjet.mask_pixels import MaskPixels, check_mask_pixels, keep_pixels
@@ -41,6 +41,8 @@ class DrawOptions(TypedDict, total=False):
     scores: bool
     masks: bool
     outlines: bool
+    ids: bool
+    trails: bool
     line_width: float | None
     color_by: Literal["class", "instance"]
     mask_pixels: MaskPixels
@@ -74,37 +76,14 @@ class Detections:
     """n COCO RLEs, {"size": [H, W], "counts": bytes}; None from a detector without masks."""
     class_names: Mapping[int, str] = field(default_factory=dict)
     """Class id to name; a class without a name is called by its id."""
+    track_id: NDArray[np.int64] | None = None
+    """int64 [n]: the same number for the same thing in all frames, -1 until it is confirmed; None without tracking."""
+    track_class_id: NDArray[np.int64] | None = None
+    """int64 [n]: class of each one's track, by vote; its `class_id` where it has no track; None without tracking."""
     _remembered: ClassVar[ImageReference | None] = None  # for `draw`; set on single instances by `remember`
 
     def __post_init__(self) -> None:
-        try:  # plain Python throughout: this runs for every frame
-            height, width = map(operator.index, self.image_size)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"image_size must be (height, width) in pixels, got {self.image_size!r}.") from error
-        if height < 0 or width < 0:
-            raise InputError(f"image_size must be at least 0, got {self.image_size}.")
-        count = len(self.xyxy) if isinstance(self.xyxy, np.ndarray) and self.xyxy.ndim else 0
-        expected = {
-            "xyxy": (np.float32, (count, 4)),
-            "confidence": (np.float32, (count,)),
-            "class_id": (np.int32, (count,)),
-        }
-        for name, (dtype, shape) in expected.items():
-            value = getattr(self, name)
-            if not isinstance(value, np.ndarray) or value.dtype != dtype or value.shape != shape:
-                got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
-                raise InputError(f"{name} must be {np.dtype(dtype).name} {list(shape)}, got {got}.")
-        if self.rle is None:
-            return
-        try:
-            sizes = [[*rle["size"]] for rle in self.rle if rle["counts"] is not None]
-        except (TypeError, KeyError, IndexError) as error:
-            raise InputError("rle must be a list of COCO RLEs, each with size and counts.") from error
-        if len(sizes) != count:
-            raise InputError(f"rle must have one mask per box, {count}, got {len(sizes)}.")
-        if sizes.count([height, width]) != count:
-            index, size = next((index, size) for index, size in enumerate(sizes) if size != [height, width])
-            raise InputError(f"rle[{index}] must have the image's size {self.image_size}, got {size}.")
+        check_fields(self)
 
     def __len__(self) -> int:
         return len(self.xyxy)
@@ -146,18 +125,35 @@ class Detections:
             >>> len(found[0]), len(found[:2]), len(found[found.confidence > 2])
             (1, 2, 0)
         """
-        picked = _pick(index, len(self))
-        selected = Detections(
-            image_size=self.image_size,
+        picked = pick_rows(index, len(self))
+        return self._with(
             xyxy=self.xyxy[picked],
             confidence=self.confidence[picked],
             class_id=self.class_id[picked],
             rle=None if self.rle is None else [self.rle[i] for i in picked],
-            class_names=self.class_names,
+            track_id=None if self.track_id is None else self.track_id[picked],
+            track_class_id=None if self.track_class_id is None else self.track_class_id[picked],
         )
+
+    def with_tracks(self, track_id: NDArray[np.int64], track_class_id: NDArray[np.int64] | None = None) -> Detections:
+        """The same detections, with the identities that a tracker gives them.
+
+        Args:
+            track_id: int64 [n], -1 for none.
+            track_class_id: int64 [n]; None takes the detections' own classes.
+
+        Raises:
+            InputError: An array has another dtype or shape.
+        """
+        classes = self.class_id.astype(np.int64) if track_class_id is None else track_class_id
+        return self._with(track_id=track_id, track_class_id=classes)
+
+    def _with(self, **fields: Any) -> Detections:
+        """A copy with other fields, of the same image."""
+        changed = replace(self, **fields)
         if self._remembered is not None:
-            selected.remember(self._remembered)
-        return selected
+            changed.remember(self._remembered)
+        return changed
 
     @property
     def class_name(self) -> NDArray[np.str_]:
@@ -193,10 +189,7 @@ class Detections:
         check_mask_pixels(mask_pixels)
         if mask_pixels == "raw" or self.rle is None:
             return self
-        kept = replace(self, rle=keep_pixels(self.rle, self.xyxy, self.image_size, mask_pixels))
-        if self._remembered is not None:
-            kept.remember(self._remembered)
-        return kept
+        return self._with(rle=keep_pixels(self.rle, self.xyxy, self.image_size, mask_pixels))
 
     def masks(self) -> NDArray[np.bool_]:
         """Dense masks, bool [n, H, W].
@@ -228,6 +221,8 @@ class Detections:
     def to_supervision(self) -> supervision.Detections:
         """Convert to `supervision.Detections`, with dense masks and the class names under data["class_name"].
 
+        Ids of tracks become `tracker_id`.
+
         Raises:
             MissingDependencyError: supervision is not installed.
         """
@@ -237,23 +232,62 @@ class Detections:
             mask=None if self.rle is None else self.masks(),
             confidence=self.confidence.copy(),
             class_id=self.class_id.astype(int),
+            tracker_id=None if self.track_id is None else self.track_id.astype(int),
             data={"class_name": self.class_name},
         )
         return found
+
+    @classmethod
+    def from_supervision(cls, found: supervision.Detections, image_size: tuple[int, int]) -> Detections:
+        """Convert from `supervision.Detections` of an image of (height, width); reads `to_supervision` back.
+
+        A missing confidence is 1, a missing class 0.
+
+        Raises:
+            InputError: found is something else, or its masks are of another size.
+        """
+        with translate_errors(InputError, "found must be supervision.Detections"):
+            count, ids = len(found), found.tracker_id
+            class_id = np.zeros(count, np.int32) if found.class_id is None else np.asarray(found.class_id, np.int32)
+            score = np.ones(count, np.float32) if found.confidence is None else np.asarray(found.confidence, np.float32)
+            names = map(str, found.data.get("class_name", ()))
+            return cls(
+                image_size=image_size,
+                xyxy=np.asarray(found.xyxy, np.float32),
+                confidence=score,
+                class_id=class_id,
+                rle=None if found.mask is None else coco_rle.encode(np.asarray(found.mask)),
+                class_names=dict(zip(class_id.tolist(), names, strict=False)),
+                track_id=None if ids is None else np.asarray(ids, np.int64),
+            )
+
+    def to_columns(self) -> dict[str, Any]:
+        """The columns of a table with a row per detection, most confident first.
+
+        Returns:
+            By name class_id, class_name, confidence, x1, y1, x2, y2 (pixels) and area (pixels, as `area`), with
+            tracking also track_id and track_class_id: arrays [n], the names a list.
+        """
+        corners = dict(zip(("x1", "y1", "x2", "y2"), self.xyxy.T.copy(), strict=True))
+        columns = {"class_id": self.class_id.copy(), "class_name": self._names(), "confidence": self.confidence.copy()}
+        return {**columns, **corners, "area": self.area, **self._tracks()}
+
+    def _tracks(self) -> dict[str, NDArray[np.int64]]:
+        """Copies of the fields of tracks, as far as they are there."""
+        fields = {"track_id": self.track_id, "track_class_id": self.track_class_id}
+        return {name: values.copy() for name, values in fields.items() if values is not None}
 
     def to_pandas(self) -> pandas.DataFrame:
         """Convert to a `pandas.DataFrame` with a row per detection, most confident first.
 
         Returns:
-            Columns class_id, class_name, confidence, x1, y1, x2, y2 (pixels) and area (pixels, as `area`).
+            The columns of `to_columns`.
 
         Raises:
             MissingDependencyError: pandas is not installed.
         """
         library = require("pandas", extra="pandas", purpose="to_pandas()")
-        corners = dict(zip(("x1", "y1", "x2", "y2"), self.xyxy.T.copy(), strict=True))
-        columns = {"class_id": self.class_id.copy(), "class_name": self._names(), "confidence": self.confidence.copy()}
-        table: pandas.DataFrame = library.DataFrame({**columns, **corners, "area": self.area})
+        table: pandas.DataFrame = library.DataFrame(self.to_columns())
         return table
 
     def to_coco(
@@ -270,7 +304,8 @@ class Detections:
             kind: "segm" for average precision of masks, "bbox" of boxes; None is segm if there are masks, else bbox.
 
         Returns:
-            Per detection image_id, category_id, score, and segmentation (RLE), or bbox (x, y, width, height).
+            Per detection image_id, category_id, score, and segmentation (RLE), or bbox (x, y, width, height); with
+            tracking also track_id.
 
         Raises:
             InputError: kind is segm and there are no masks, category_ids lacks a class that was found, or a box or
@@ -290,10 +325,13 @@ class Detections:
         else:
             shapes = [{"bbox": [x1, y1, x2 - x1, y2 - y1]} for x1, y1, x2, y2 in self.xyxy.tolist()]
         ids = found if category_ids is None else [category_ids[class_id] for class_id in found]
-        return [
+        results = [
             {"image_id": image_id, "category_id": category_id, **shape, "score": score}
             for category_id, shape, score in zip(ids, shapes, self.confidence.tolist(), strict=True)
         ]
+        for result, track in zip(results, [] if self.track_id is None else self.track_id.tolist(), strict=False):
+            result["track_id"] = track
+        return results
 
     def as_dict(self) -> dict[str, Any]:
         """Convert to JSON types, which `from_dict` reads back.
@@ -302,10 +340,15 @@ class Detections:
             InputError: A box or confidence is not finite: JSON has no such numbers.
         """
         check_finite(self)
-        rows = zip(self.class_id.tolist(), self._names(), self.confidence.tolist(), self.xyxy.tolist(), strict=True)
-        found = [
-            {"class_id": class_id, "class_name": name, "confidence": confidence, "xyxy": xyxy}
-            for class_id, name, confidence, xyxy in rows
+        columns = {
+            "class_id": self.class_id.tolist(),
+            "class_name": self._names(),
+            "confidence": self.confidence.tolist(),
+            "xyxy": self.xyxy.tolist(),
+            **{name: values.tolist() for name, values in self._tracks().items()},
+        }
+        found: list[dict[str, Any]] = [
+            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
         ]
         for entry, rle in zip(found, self.rle or [], strict=False):
             entry["rle"] = coco_rle.to_json(rle)
@@ -351,8 +394,8 @@ class Detections:
             image: The image, of any kind that `predict` takes. None is the one that `predict` saw: a file is read
                 again; an array, tensor or PIL image is only remembered while something else holds it, and `bytes` are
                 not. Frames of `stream` are in hand: `found.draw(frame.image)`.
-            **style: Parts and colours: boxes, labels, scores, masks and outlines (True or False), line_width in
-                pixels, color_by "class" or "instance", mask_pixels "box", "raw" or "largest"; see
+            **style: Parts and colours: boxes, labels, scores, masks, outlines and ids (True or False), line_width
+                in pixels, color_by "class" or "instance", mask_pixels "box", "raw" or "largest"; see
                 `maskjet.drawing.DrawStyle`.
 
         Returns:
@@ -460,17 +503,23 @@ class Detections:
         with translate_errors(InputError, "fields must be what Detections.as_dict returns"):
             found = fields["detections"]
             has_rle = fields["has_masks"] and not any("polygons" in entry for entry in found)
-            height, width = (_whole("size", side, least=0) for side in fields["size"])
-            class_id = [_whole("class_id", entry["class_id"]) for entry in found]
+            height, width = (to_whole("size", side, least=0) for side in fields["size"])
+            class_id = [to_whole("class_id", entry["class_id"]) for entry in found]
+            tracks = {
+                name: np.array([to_whole(name, entry[name]) for entry in found], np.int64)
+                for name in ("track_id", "track_class_id")
+                if found and name in found[0]
+            }
             return cls(
                 image_size=(height, width),
-                xyxy=_floats("xyxy", [entry["xyxy"] for entry in found], (4,)),
-                confidence=_floats("confidence", [entry["confidence"] for entry in found], ()),
+                xyxy=to_floats("xyxy", [entry["xyxy"] for entry in found], (4,)),
+                confidence=to_floats("confidence", [entry["confidence"] for entry in found], ()),
                 class_id=np.array(class_id, dtype=np.int32),
                 rle=[coco_rle.from_json(entry["rle"]) for entry in found] if has_rle else None,
                 class_names={
-                    n: _text("class_name", entry["class_name"]) for n, entry in zip(class_id, found, strict=True)
+                    n: to_text("class_name", entry["class_name"]) for n, entry in zip(class_id, found, strict=True)
                 },
+                **tracks,
             )
 
 
@@ -533,29 +582,6 @@ def assemble(
     return found
 
 
-def _pick(index: Any, count: int) -> NDArray[np.intp]:
-    """The positions that an index of `Detections` picks, all within 0..count - 1."""
-    if isinstance(index, slice):
-        return np.arange(count)[index]
-    chosen: NDArray[Any] = np.asarray(index)
-    if chosen.ndim == 0 and chosen.dtype.kind in "iu":
-        chosen = chosen[None]
-    if chosen.ndim == 1 and chosen.dtype == np.bool_:
-        if len(chosen) != count:
-            raise InputError(f"index must be a mask with one value per detection, {count}, got {len(chosen)} values.")
-        return np.flatnonzero(chosen)
-    if chosen.ndim != 1 or (chosen.dtype.kind not in "iu" and chosen.size):
-        raise InputError(
-            "index must be a position, a slice, a mask or a list of positions, got "
-            f"{index if isinstance(index, str | int | float) else type(index).__name__!r}; "
-            'for a class, use found[found.class_name == "car"].'
-        )
-    beyond = chosen[(chosen < -count) | (chosen >= count)]
-    if beyond.size:
-        raise IndexError(f"index must be below the number of detections, {count}, got {beyond[0]}.")
-    return np.arange(count)[chosen.astype(np.intp)]
-
-
 def _draw(image: NDArray[np.uint8], detections: Detections, style: DrawOptions) -> NDArray[np.uint8]:
     from maskjet.drawing import DrawStyle, draw
 
@@ -564,27 +590,3 @@ def _draw(image: NDArray[np.uint8], detections: Detections, style: DrawOptions) 
         if name not in known:
             raise InputError(f"style must be options of draw(), got {name!r}{suggest(name, known)}")
     return draw(image, detections, DrawStyle(**style))
-
-
-def _whole(name: str, value: Any, least: int | None = None) -> int:
-    if isinstance(value, bool) or (least is not None and value < least):
-        bound = "" if least is None else f" of at least {least}"
-        raise InputError(f"{name} must be a whole number{bound}, got {value}.")
-    return operator.index(value)
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"{name} must be text, got {type(value).__name__}.")
-    return value
-
-
-def _floats(name: str, rows: list[Any], shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Numbers as float32 [n, *shape]; text is refused, even if NumPy could parse it."""
-    if not rows:
-        return np.empty((0, *shape), dtype=np.float32)
-    numbers = np.array(rows)
-    if numbers.dtype.kind not in "iuf":
-        raise InputError(f"{name} must be numbers, got {numbers.dtype}.")
-    with np.errstate(over="raise"):  # or a number too large becomes infinite
-        return numbers.astype(np.float32)

@@ -43,6 +43,7 @@ from maskjet.networks import Network, find_family, read_network
 from maskjet.ops.gpu import on_device
 from maskjet.report import Report, make_report
 from maskjet.spec import ModelSpec
+from maskjet.tracking import StreamTracking, Tracker, TrackerLike
 
 if TYPE_CHECKING:
     from maskjet.media.decoding import Decoding
@@ -189,6 +190,7 @@ class Model:
         threshold: Threshold | None = None,
         classes: Sequence[str] | None = None,
         max_detections: int | None = None,
+        track: bool | TrackerLike = False,
     ) -> Generator[tuple[Frame, Detections]]:
         """Detect instances frame by frame.
 
@@ -216,6 +218,10 @@ class Model:
             threshold: As in `predict`, for this stream alone; so are the two below.
             classes: Names of the classes to report.
             max_detections: Most detections per frame.
+            track: Whether detections get a `track_id`; they stay the same ones. A tracker of yours, for one source,
+                takes the place of a `maskjet.tracking.Tracker` per source. It gets weaker detections, too, behind those
+                that are reported: all above 0.1 of the classes with the lowest threshold, up to the most detections
+                that the model was loaded with.
 
         Yields:
             Each frame with its detections, those of a source in order. A frame that can't be decoded is left out and
@@ -251,6 +257,10 @@ class Model:
         if whole_batches and (drop_late or len(sources) != 1):
             given = "drop_late" if drop_late else f"{len(sources)} sources"
             raise InputError(f"whole_batches must be False with {given}: it is for one source that is not live.")
+        finish = None
+        if track is not False:
+            finish = StreamTracking(track, len(sources), postprocessing).finish
+            postprocessing = self._choices.with_weak(postprocessing)
         self._engine.check()
         with isolated(), on_device(self._engine.steps.device):
             self._engine.steps.prepare(batch)  # now, as it would delay the first frame
@@ -263,7 +273,22 @@ class Model:
             whole_batches=whole_batches,
             stop=stop,
             postprocessing=postprocessing,
+            finish=finish,
         )
+
+    def tracker(self) -> Tracker:
+        """A new tracker for detections of `predict`, frame by frame; of a lower threshold, it loses fewer things.
+
+        Examples:
+            >>> import maskjet
+            >>> model = maskjet.load("demo", device="cpu")
+            >>> street, tracker = maskjet.traffic.Street(seed=3, size_hw=(360, 640)), model.tracker()
+            >>> images = [street.frame(index).image for index in range(2)]
+            >>> found = [tracker.update(model.predict(image), index / 30) for index, image in enumerate(images)]
+            >>> len(set(found[0].track_id) & set(found[1].track_id)) > 2
+            True
+        """
+        return Tracker(threshold=self._choices.as_loaded.lowest)
 
     def decoding(self, streams: int = 1) -> Decoding:
         """Where the model's videos and JPEGs are decoded, for sources that are opened by hand: see `decoder` of `load`.

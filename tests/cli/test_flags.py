@@ -43,7 +43,7 @@ def test_messages_begin_with_the_flag(message, argument, named):
 
 
 WRONG = [  # a command, its argument, and values that its options don't take
-    ("run", "CLIP", "out=a.txt threshold=x classes=cow every=0 start=x limit=0 line_width=0 color_by=mood device=tpu"),
+    ("run", "CLIP", "out=a.text threshold=x classes=cow every=0 start=x limit=0 line_width=0 color_by=mood device=tpu"),
     ("run", "CLIP", "precision=fp8 engine=x depth=9 implementation=x resample=x max_detections=0 batch=0 model=dmo"),
     ("run", "CLIP", "mask_pixels=x"),
     ("bench", "CLIP", "frames=0 device=tpu precision=x model=dmo"),

@@ -2,7 +2,7 @@
 
 import re
 import typing
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import typer
@@ -17,6 +17,7 @@ from maskjet.drawing.style import ColorBy
 from maskjet.errors import InputError
 from maskjet.mask_pixels import MaskPixels
 
+NOTHING = DrawStyle(**{name: False for name, (kind, *_) in drawing.FIELDS.items() if kind is bool})
 NAMES = tuple(field.name for field in fields(EngineConfig))
 
 
@@ -85,7 +86,7 @@ def test_the_options_of_drawing_are_fields_of_what_they_make():
         ({"mask_pixels": "raw"}, DrawStyle(mask_pixels="raw")),
         (
             {"draw": "cutout", "outlines": True, "line_width": 3.0},
-            Cutout(on_top=DrawStyle(boxes=False, labels=False, scores=False, masks=False, line_width=3.0)),
+            Cutout(on_top=replace(NOTHING, outlines=True, line_width=3.0)),
         ),
     ],
 )

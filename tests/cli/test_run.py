@@ -109,6 +109,22 @@ def test_late_frames_are_dropped_and_counted(monkeypatch, maskjet):
     assert re.search(r"\n  \d+ frames dropped, newer ones had come\n", maskjet(line)[2])
 
 
+def test_tracking_changes_no_line_but_for_the_tracks(monkeypatch, maskjet):
+    asked, stream = [], Model.stream
+
+    def recording_stream(self, *arguments, **options):
+        asked.append(options["track"])
+        return stream(self, *arguments, **options)
+
+    monkeypatch.setattr(Model, "stream", recording_stream)
+    for flags, name in (("", "plain"), ("--track", "tracked")):
+        assert maskjet(f"run {CLIP} --limit 3 -o {name}.jsonl {flags}")[0] == 0
+    for plain, tracked in zip(lines_of("plain.jsonl"), lines_of("tracked.jsonl"), strict=True):
+        for one, other in zip(plain["detections"], tracked["detections"], strict=True):
+            assert one == {name: value for name, value in other.items() if not name.startswith("track")}
+    assert asked == [False, True]
+
+
 def test_the_network_is_compiled_before_the_progress_bar_opens(monkeypatch, maskjet):
     calls = []
     stream, progress_of = Model.stream, runs.progress_of
@@ -165,7 +181,7 @@ def test_a_terminal_shows_a_line_for_each_source(is_terminal, monkeypatch, capsy
     ("line", "message"),
     [
         ("run nothing.mp4 -o a.jsonl", "source must exist, 'nothing.mp4' does not."),
-        (f"run {CLIP} -o a.txt", "--out must end in one of .mp4"),
+        (f"run {CLIP} -o a.text", "--out must end in one of .mp4"),
         (f"run {CLIP} -o a.jsonl --device cuda:77", "--device='cuda:77' is not here"),
         (
             f"run {CLIP} {CLIP} -o a.mp4",

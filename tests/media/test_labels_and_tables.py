@@ -16,7 +16,7 @@ from maskjet.media.sinks import CsvTable, YoloLabels, check_outputs, open_sinks
 from maskjet.media.sinks.outputs import unique_stems
 from tests.media.clips import picture, write_image, write_video
 from tests.media.outputs import frames, names, write
-from tests.test_detections import some_detections
+from tests.test_detections import some_detections, tracked_detections
 
 pytestmark = pytest.mark.usefixtures("in_folder")
 
@@ -36,6 +36,18 @@ def detections_of(*masks, names=None):
 def read_csv(path):
     with Path(path).open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def test_mot_text_lists_boxes_of_tracks():
+    found = tracked_detections(3)
+    write(["out.txt"], frames(2), found)
+    x1, y1, x2, y2 = found.xyxy[1].tolist()
+    first = f"1,0,{x1:g},{y1:g},{x2 - x1:g},{y2 - y1:g},0.7,-1,-1,-1"
+    text = Path("out.txt").read_text().splitlines()
+    assert text[0] == first
+    assert [line.split(",")[:2] for line in text] == [["1", "0"], ["1", "1"], ["2", "0"], ["2", "1"]]
+    with pytest.raises(InputError, match=r"^detections must be tracked for 'b.txt', got no track_id"):
+        write(["b.txt"], frames(1), some_detections(1))
 
 
 class TestCsv:
@@ -77,7 +89,15 @@ class TestCsv:
         with pytest.raises(InputError, match="is closed; open another sink"):
             sink.write(next(frames(1)), some_detections(1))
         with pytest.raises(OutputError, match=r"out must be writable, '/dev/full' is not: No space left"):
-            CsvTable("/dev/full")
+            CsvTable("/dev/full").write(next(frames(1)), some_detections(1))
+
+    def test_the_first_frame_tells_whether_there_are_tracks(self):
+        with open_sinks(["out.csv"]) as sinks:
+            for frame, found in zip(frames(2), (tracked_detections(2), some_detections(1)), strict=True):
+                sinks.write(frame, found)
+        rows = [list(row.values())[-3:] for row in read_csv("out.csv")]
+        assert list(read_csv("out.csv")[0])[-3:] == ["area", "track_id", "track_class_id"]
+        assert [row[1:] for row in rows] == [["-1", "-2"], ["0", "0"], ["", ""]]
 
     @pytest.mark.parametrize("kind", [CsvTable, YoloLabels])
     def test_no_nan_is_written(self, kind):

@@ -21,7 +21,7 @@ from maskjet.media.images import read_image
 from maskjet.media.sinks import AnnotatedVideo, check_outputs, open_sinks
 from tests.media.clips import read
 from tests.media.outputs import SIZE, frames, images, lines, names, read_json, times, write
-from tests.test_detections import some_detections
+from tests.test_detections import some_detections, tracked_detections
 
 pytestmark = pytest.mark.usefixtures("in_folder")
 
@@ -85,6 +85,20 @@ def test_coco_results_of_one_kind_have_sizes_and_boxes_of_that_kind():
     )
     write(["none.bbox.json"], frames(2), found[:0])
     assert read_json("none.bbox.json") == []
+
+
+def test_coco_data_sets_of_tracks_are_of_videos():
+    clips = [replace(frame, source=source) for frame in frames(2) for source in ("a.mp4", "b.mp4")]
+    items = [replace(frame, index=index) for index, frame in enumerate(clips)]
+    write(["out.json"], items, tracked_detections(2))
+    found = read_json("out.json")
+    assert found["videos"] == [
+        {"height": SIZE[0], "width": SIZE[1], "id": i, "name": name} for i, name in ((1, "a.mp4"), (2, "b.mp4"))
+    ]
+    assert [(each["video_id"], each["frame_id"]) for each in found["images"]] == [(1, 0), (2, 1), (1, 2), (2, 3)]
+    assert [each["track_id"] for each in found["annotations"]] == [-1, 0] * 4
+    write(["out.json"], frames(1))
+    assert list(read_json("out.json")) == ["images", "categories", "annotations"]
 
 
 @pytest.mark.parametrize("name", ["out.mp4", "out.mkv", "out.mov"])
@@ -190,7 +204,7 @@ def test_lines_tell_the_stream_only_where_the_name_does_not(names, expected):
 
 def test_unknown_outputs_list_the_known_and_one_for_all_is_none_of_those_for_each():
     known = r"\.mp4, \.mkv, \.mov, \.webm, \.jsonl, \.json, \.csv, \.yolo, .*, or be a folder"
-    for out in ("out.txt", "out.avi", "x.gif"):
+    for out in ("out.text", "out.avi", "x.gif"):
         with pytest.raises(InputError, match=f"must end in one of {known}"):
             open_sinks(["fine.jsonl", out])
     with pytest.raises(InputError, match="out must name at least one output, got none"):

@@ -22,6 +22,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from maskjet.errors import InputError, SourceError
 from maskjet.media.source import Opening
 from maskjet.serve import Settings, source_names, sources, subscribers
+from maskjet.traffic import Street
 from tests.media.test_hostile_images import png_of
 from tests.serve.client import BEARER, TOKEN, Held, encoded, problem_of, run, served, serving
 from tests.waiting import until
@@ -115,8 +116,26 @@ async def test_frames_are_answered_in_order_and_with_options_as_predict_does(mod
 
 
 @run
+async def test_a_tracked_stream_has_the_same_detections_with_ids(model):
+    street, ids = Street(seed=7, size_hw=(240, 320)), []
+    with serving({"demo": model}) as address:
+        async with open_stream(address, "?track=true&masks=none") as stream:
+            for number in range(4):
+                image = street.frame(number).image
+                await stream.send(encoded(image))
+                found = (await receive(stream))["result"]["detections"]
+                ids.append({each.pop("track_id") for each in found} - {-1})
+                assert all(each.pop("track_class_id") in range(5) for each in found)
+                assert [each["xyxy"] for each in found] == model.predict(image).xyxy.tolist()
+        answer = await asyncio.to_thread(httpx.post, f"http://{address}/v1/predict?track=true", content=encoded(image))
+    assert len(ids[0] & ids[-1]) >= 2
+    assert problem_of(answer)[0] == 400
+
+
+@run
 async def test_an_invalid_query_closes_the_socket(plain):
     for query, reason in (
+        ("?track=yes", "track must be true or false, got 'yes'."),
         ("?model=other", "model must be one that is served, got 'other'"),
         ("?threshold=2", "threshold must be 0..1, got 2.0."),
     ):
@@ -557,7 +576,11 @@ async def test_the_host_of_a_clients_url_is_checked_each_time(model, camera, mon
     checked = allow_any_host(monkeypatch, has_moved.is_set)
     with serving({"demo": model}, token=TOKEN) as address:
         async with httpx.AsyncClient(base_url=f"http://{address}", headers=BEARER, timeout=30) as client:
-            identity = (await client.post("/v1/sources", json={"url": camera})).json()["id"]
+            identity = (await client.post("/v1/sources", json={"url": camera, "track": True})).json()["id"]
+            (event, *_) = await events_of(client, identity, last=0)
+            found = event["result"]["detections"]
+            assert found
+            assert all("track_id" in each for each in found)
             async with asyncio.timeout(60):
                 while len(checked) < 2:
                     await asyncio.sleep(0.02)

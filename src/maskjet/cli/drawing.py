@@ -24,6 +24,8 @@ FIELDS: Mapping[str, tuple[type, str, str]] = {
     "scores": (bool, "", "Whether confidences are written."),
     "masks": (bool, "", "Whether the insides of masks are tinted."),
     "outlines": (bool, "", "Whether the outlines of masks are drawn."),
+    "ids": (bool, "", "Whether ids of tracks are written."),
+    "trails": (bool, "", "Whether video shows the ways that tracks have come."),
     "line_width": (float, "PIXELS", "Width of boxes and outlines; if not given, one that suits the image's size."),
     "color_by": (str, "|".join(COLOURS), "A hue per class, with a shade per instance; or a hue per instance."),
     "mask_pixels": (
@@ -110,12 +112,13 @@ def check_drawn(style: Style, outs: Sequence[str], *, shows: bool) -> None:
         InputError: It has none.
     """
     from maskjet.drawing import DrawStyle
+    from maskjet.media.containers import shown_name
     from maskjet.media.sinks.outputs import kind_of
 
     if not isinstance(style, DrawStyle) and not shows and not any(kind_of(out) in ("video", "images") for out in outs):
         raise InputError(
-            f"draw must have a video, images or a window to change, got only {', '.join(outs)}: add for example "
-            "-o out.mp4, or leave out --draw."
+            f"draw must have a video, images or a window to change, got only {', '.join(map(shown_name, outs))}: "
+            "add for example -o out.mp4, or leave out --draw."
         )
 
 

@@ -77,9 +77,10 @@ def run(
         option(
             "PATH",
             "Video (.mp4, .mkv, .mov, .webm), .jsonl, .csv, .json (a COCO data set), .segm.json or .bbox.json (COCO "
-            "results), a folder of images, or one in .yolo for labels; - for JSON lines on stdout. May be repeated. {} "
-            "becomes the source's name; with several sources all but .jsonl and .csv need it. Until a file is whole it "
-            "has .partial in its name.",
+            "results), .txt (MOT tracks), a folder of images, or one in .yolo for labels; - for JSON lines on stdout; "
+            ".events.jsonl, http(s)://HOST/PATH or mqtt(s)://HOST/TOPIC for events of --count. May be repeated. {} "
+            "becomes the source's name; with several sources all but .jsonl, .csv and events need it. Until a file is "
+            "whole it has .partial in its name.",
             "--out",
             "-o",
         ),
@@ -129,6 +130,9 @@ def run(
             _FRAMES_PANEL,
         ),
     ] = False,
+    track: Annotated[
+        bool, switch("--track", "Give things the same number in all frames of a source; what is found stays the same.")
+    ] = False,
     drop_late: Annotated[
         bool,
         switch(
@@ -177,6 +181,16 @@ def run(
             panel=_OUTPUTS_PANEL,
         ),
     ] = 60,
+    count: Annotated[
+        list[str] | None,
+        option(
+            "NAME=KIND:NUMBERS",
+            "Count tracks that cross a line of two points in pixels, gate=line:0,9,99,9, or come into, stay in and "
+            "leave a zone of three points or more, yard=zone:0,0,9,0,9,9. The name may be missing; :anchor=center, "
+            ":frames=5 or, for a zone, :share=0.5 of a mask may follow. Implies --track. May be repeated.",
+            panel=_OUTPUTS_PANEL,
+        ),
+    ] = None,
     yolo_confidence: Annotated[
         bool,
         switch(
@@ -207,15 +221,25 @@ def run(
 ) -> None:
     """Find things in images and video; write video, JSON or pictures."""
     process.keep_freed_memory()
+    from maskjet.media.containers import shown_name
     from maskjet.media.decoding import choose_decoding
     from maskjet.media.expansion import expand_sources
+    from maskjet.media.sinks.outputs import kind_of
     from maskjet.media.source import check_opening
+    from maskjet.tracking import parse_counters
 
     outs = out or []
     if not outs and not show:
         raise InputError(
             "--out must name at least one output, or --show be given, got neither: for example -o out.mp4."
         )
+    counters = parse_counters(count or [])
+    kinds = {kind_of(out): shown_name(out) for out in outs}
+    track = track or bool(counters)
+    if "tracks" in kinds and not track:
+        raise InputError(f"out must go with --track where it lists tracks, got {kinds['tracks']!r} without.")
+    if "events" in kinds and not counters:
+        raise InputError(f"out must go with --count where it gets events, got {kinds['events']!r} without.")
     drawing, mask_pixels = style()
     check_drawn(drawing, outs, shows=show)
     selection = check_opening(every, start, limit, reconnect_for, video_stream=video_stream).selection
@@ -231,8 +255,15 @@ def run(
         load=partial(load_model, model, weights, config, threshold=everywhere, classes=classes),
         selecting={"every": every, "start": start, "limit": limit, "video_stream": video_stream},
         reconnect_for=reconnect_for,
-        streaming={"depth": depth, "batch": batch, "drop_late": drop_late, "threshold": by_class or None},
+        streaming={
+            "depth": depth,
+            "batch": batch,
+            "drop_late": drop_late,
+            "threshold": by_class or None,
+            "track": track,
+        },
         style=drawing,
+        counters=counters,
         writing={
             "with_audio": audio,
             "with_confidence": yolo_confidence,

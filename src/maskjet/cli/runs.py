@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from maskjet.media.frames import Frame, Source, UnopenedSource
     from maskjet.media.sinks import Outputs, Sinks, SinksInTurn, Window
     from maskjet.model import Model
+    from maskjet.tracking import Line, Zone
 
     Results = Generator[tuple[Frame, Detections]]
 
@@ -41,6 +42,8 @@ class Run:
     """Arguments of `Model.stream`."""
     style: Style
     """Whether windows, video and images are annotated, redacted or cut out, and how."""
+    counters: Sequence[Line | Zone] = ()
+    """Lines and zones that count in each source, for itself."""
     reconnect_for: float = math.inf
     """Argument of `UnopenedSource.open`."""
     decoding: Callable[[], Decoding] | None = None
@@ -179,7 +182,13 @@ def _write(
     summaries: Sequence[SourceSummary],
 ) -> None:
     """Write results to the outputs and count them, until the end, a signal, or the window is closed."""
+    from maskjet.tracking import Counting
+
+    counting = Counting(run.counters)
     for frame, detections in results:
+        if run.counters:
+            frame = counting.update(frame, detections)
+            summaries[frame.stream].counts = {each.name: each.as_dict() for each in frame.counts}
         try:
             sinks.write(frame, detections)
         except ReaderGoneError:
@@ -241,6 +250,7 @@ def _gathering(run: Run, sinks: Sinks, outputs: Outputs | None) -> Iterator[None
         yield
     finally:
         run.summary.outputs, run.summary.left_out = list(sinks.paths), sinks.left_out
+        run.summary.lost_events = sinks.lost
         run.summary.replaced = [path for path in sinks.paths if outputs and path in outputs.existing]
 
 

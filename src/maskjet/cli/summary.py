@@ -6,9 +6,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from maskjet.cli.options import print_result
+from maskjet.media.counts import describe_count
 from maskjet.printing import printable
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class SourceSummary:
     """Message of the error that ended it, if any."""
     is_live: bool = False
     """Whether it is a camera or an endless stream."""
+    counts: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    """What lines and zones counted: by name, the fields of `Count.as_dict`."""
     reading: SourceState | None = None
     """How it did when the run ended; None if it was not opened."""
 
@@ -54,6 +57,8 @@ class Summary:
     """Detections in all of them."""
     left_out: int = 0
     """Detections not written because their box or confidence is not finite."""
+    lost_events: int = 0
+    """Events of lines and zones that could not be delivered to a webhook or topic."""
     bad_frames: list[str] = field(default_factory=list)
     """One line per frame that could not be decoded."""
     dropped: int = 0
@@ -89,9 +94,14 @@ class Summary:
         ]
         if several or any(source.state == "skipped" or source.is_live for source in self.sources):
             lines += [f"  {source}" for source in self.sources]
+        for source in self.sources:
+            for name, counts in source.counts.items():
+                text = describe_count(name, counts, by_class=True)
+                lines.append(printable(f"  {source.source}: {text}" if several else f"  {text}"))
         lines += [f"  {_count(self.dropped, 'frame')} dropped, newer ones had come"] if self.dropped else []
         left_out = f"  {_count(self.left_out, 'detection')} left out, for boxes or confidences that are not finite"
         lines += [left_out] if self.left_out else []
+        lines += [f"  {_count(self.lost_events, 'event')} lost, not delivered"] if self.lost_events else []
         lines += [f"  bad frame: {printable(reason)}" for reason in self.bad_frames]
         for output in self.outputs:
             older = "which had files" if Path(output).is_dir() else "replacing an older file"

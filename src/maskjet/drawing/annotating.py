@@ -1,23 +1,31 @@
-"""Annotation: masks, boxes and labels drawn into a picture."""
+"""Annotation: masks, boxes, labels and counts drawn into a picture."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import compress
+
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from maskjet.coco_rle import Runs, to_runs
 from maskjet.drawing.instances import Instances
-from maskjet.drawing.labels import arrange_labels, write_label
-from maskjet.drawing.shades import colour_instances
+from maskjet.drawing.labels import arrange_labels, place_label, write_label
+from maskjet.drawing.shades import colour_instances, colour_tracks
 from maskjet.drawing.style import DrawStyle, measure
 from maskjet.jit import compiled
 from maskjet.mask_pixels import keep_in_runs
+from maskjet.media.counts import Count, describe_count
 
 _FILL = 108  # opacity of a mask's inside, in 256ths
+_SHIFT = 4  # binary digits of a pixel's fractions in OpenCV's coordinates
+_WHITE, _DARK = [255, 255, 255], [20, 24, 28]
+_ARROW = 12  # times a line's width, its length
 
 
 def annotate(
-    canvas: NDArray[np.uint8], detections: Instances, style: DrawStyle, given: NDArray[np.uint8] | None = None
+    canvas: NDArray[np.uint8], detections: Instances, style: DrawStyle, trails: Sequence[NDArray[np.float64]] = ()
 ) -> None:
     """Draw detections into their image, the most confident on top, labels above all.
 
@@ -27,7 +35,7 @@ def annotate(
         canvas: uint8 [H, W, 3], RGB, contiguous, of the detections' size.
         detections: Instances of the image; without masks, only boxes and labels are drawn.
         style: Parts that are drawn, and their colours.
-        given: uint8 [n, 3], RGB: the instances' colours; None for those that their boxes and the style give.
+        trails: Per detection the way of its track, float64 [k, 2], points (x, y) in pixels; none if empty.
 
     Raises:
         InputError: A mask is malformed, or not of the image's size.
@@ -39,23 +47,49 @@ def annotate(
     height, width = detections.image_size
     measures = measure((height, width), style.line_width)
     xyxy = detections.xyxy.astype(np.float64).clip(0, (width, height, width, height))
-    if given is None:
-        rgb = colour_instances(xyxy, detections.class_id, (height, width), is_by_class=style.color_by == "class")
+    if style.color_by == "instance" and detections.track_id is not None:
+        rgb = colour_tracks(detections.track_id)
     else:
-        rgb = given[is_visible]
+        rgb = colour_instances(xyxy, detections.class_id, (height, width), is_by_class=style.color_by == "class")
+    colours = rgb.tolist()
     frames = _frames(xyxy, (height, width), measures.line)
     if detections.rle is not None and (style.masks or style.outlines):
         runs = keep_in_runs(to_runs(detections.rle, (height, width)), detections.xyxy, style.mask_pixels)
         _paint_masks(canvas, runs, rgb, style=style, line=measures.line)
+    for way, colour in zip(compress(trails, is_visible), colours, strict=False):
+        cv2.polylines(
+            canvas, [np.rint(way * 2**_SHIFT).astype(np.int32)], False, colour, measures.line, cv2.LINE_AA, _SHIFT
+        )
     if style.boxes:
         draw_frames(canvas, frames, rgb, measures.line)
-    if style.labels or style.scores:
-        colours = rgb.tolist()
+    if style.labels or style.scores or style.ids:
         labels = arrange_labels(detections, frames, style=style, measures=measures)
         plates = np.array([label.plate for label in labels], np.int64).reshape(-1, 4)
         draw_frames(canvas, plates, rgb[[label.instance for label in labels]], height)
         for label in labels:
             write_label(canvas, label, colours[label.instance], measures)
+
+
+def draw_counts(canvas: NDArray[np.uint8], counts: Sequence[Count]) -> None:
+    """Draw lines, with an arrow to the side that is "in", and zones, each with its sums, into uint8 [H, W, 3], RGB."""
+    size_hw = canvas.shape[0], canvas.shape[1]
+    measures = measure(size_hw, None)
+    for count in counts:
+        points, is_zone = np.array(count.points), count.inside_by_class is not None
+        ends = np.rint(points * 2**_SHIFT).astype(np.int32)
+        middle, (x, y) = points.mean(axis=0), points[1] - points[0]
+        tip = middle + np.array([y, -x]) / max(np.hypot(x, y), 1e-9) * _ARROW * measures.line
+        arrow = np.rint(np.stack([middle, tip]) * 2**_SHIFT).astype(np.int32)
+        for colour, width in ((_DARK, 3 * measures.line), (_WHITE, measures.line)):
+            cv2.polylines(canvas, [ends], is_zone, colour, width, cv2.LINE_AA, _SHIFT)
+            if not is_zone:
+                cv2.arrowedLine(canvas, arrow[0], arrow[1], colour, width, cv2.LINE_AA, _SHIFT, 0.4)
+    for count in counts:
+        text = describe_count(count.name, count.as_dict(), by_class=False)
+        label = place_label(text, np.array(count.points[0]), size_hw, measures)
+        if label is not None:
+            draw_frames(canvas, np.array([label.plate], np.int64), np.array([_WHITE], np.uint8), size_hw[0])
+            write_label(canvas, label, _WHITE, measures)
 
 
 def _paint_masks(

@@ -35,6 +35,10 @@ class Instances(Protocol):
         """int32 [n]: keys of `class_names`."""
 
     @property
+    def track_id(self) -> NDArray[np.int64] | None:
+        """int64 [n]: ids of tracks, -1 for none; None without tracking."""
+
+    @property
     def rle(self) -> Sequence[dict[str, Any]] | None:
         """N COCO RLEs; None without masks."""
 

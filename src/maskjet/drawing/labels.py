@@ -49,17 +49,27 @@ def arrange_labels(detections: Instances, frames: Rectangles, *, style: DrawStyl
     """
     height, width = detections.image_size
     room = width - 2 * measures.pad
-    fitted = [_fit(name, score, room, measures) for name, score in _texts(detections, style)]
+    fitted = [_fit(name, end, room, measures) for name, end in _texts(detections, style)]
     sizes = np.array([(text_width + 2 * measures.pad if text else 0) for text, text_width in fitted], np.int64)
     sides = frames[:, 2:] - frames[:, :2]
     order = np.argsort(-sides.prod(axis=1), kind="stable")
     plates = np.empty((len(frames), 4), np.int64)
-    high = sum(_letters(measures)) + max(measures.pad // 4, 1)
+    high = _plate_height(measures)
     place_plates(frames, sizes, order, high, height, width, measures.line, plates)
     found = zip(fitted, plates.tolist(), strict=True)
     return [
         Label(i, text, (x, y, right, bottom)) for i, ((text, _), (x, y, right, bottom)) in enumerate(found) if x >= 0
     ]
+
+
+def place_label(text: str, middle: NDArray[np.floating], size_hw: tuple[int, int], measures: Measures) -> Label | None:
+    """Place a text that belongs to no instance about a point (x, y), inside the image; None if it is wider."""
+    size = np.array([_width(text := _drawable(text), measures) + 2 * measures.pad, _plate_height(measures)])
+    room = np.array(size_hw[::-1]) - size
+    if (room < 0).any():
+        return None
+    left, top = np.rint(middle - size / 2).clip(0, room).astype(int).tolist()
+    return Label(-1, text, (left, top, left + int(size[0]), top + int(size[1])))
 
 
 def write_label(canvas: NDArray[np.uint8], label: Label, colour: list[int], measures: Measures) -> None:
@@ -70,6 +80,10 @@ def write_label(canvas: NDArray[np.uint8], label: Label, colour: list[int], meas
     cv2.putText(canvas, label.text, start, _FONT, measures.font_scale, letters, measures.weight, cv2.LINE_AA)
 
 
+def _plate_height(measures: Measures) -> int:
+    return sum(_letters(measures)) + max(measures.pad // 4, 1)
+
+
 @lru_cache
 def _letters(measures: Measures) -> tuple[int, int]:
     """Height of letters above and below the base line, the same for every text."""
@@ -78,11 +92,13 @@ def _letters(measures: Measures) -> tuple[int, int]:
 
 
 def _texts(detections: Instances, style: DrawStyle) -> list[tuple[str, str]]:
-    """Name and score of each label; empty if not written, or not finite."""
+    """Name of each label, and its end: the track's id and the score; empty if not written, or not finite."""
     names = detections.class_name.tolist() if style.labels else [""] * len(detections)
     scores = detections.confidence.tolist()
     shown = [f"{score:.2f}" if style.scores and math.isfinite(score) else "" for score in scores]
-    return [(_drawable(name), score) for name, score in zip(names, shown, strict=True)]
+    ids = [-1] * len(detections) if detections.track_id is None or not style.ids else detections.track_id.tolist()
+    ends = [f"#{number} {score}".strip() if number >= 0 else score for number, score in zip(ids, shown, strict=True)]
+    return [(_drawable(name), end) for name, end in zip(names, ends, strict=True)]
 
 
 def _drawable(name: str) -> str:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.drawing.annotating import annotate
+from maskjet.drawing.annotating import annotate, draw_counts
 from maskjet.drawing.instances import Instances
 from maskjet.drawing.regions import HeldRegion, Region, grow, pick, unite
 from maskjet.drawing.replacing import replace
-from maskjet.drawing.shades import HeldColours
 from maskjet.drawing.style import DrawStyle, Redaction, Style
 from maskjet.errors import InputError
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _DEFAULT = DrawStyle()
 _HOLD = 5  # frames of a video
+_LENGTH = 30  # frames of a trail
 _MARGIN_SHARE = 0.01  # of the longer side: masks come from grids of 78 to 192 cells a side
 
 
@@ -59,8 +61,35 @@ def draw(image: ImageLike, detections: Instances, style: Style = _DEFAULT) -> ND
     return _paint(np.array(image, order="C"), detections, style)
 
 
+class Trails:
+    """The ways of a source's tracks over their last 30 frames: the middles of their boxes' bottom edges."""
+
+    def __init__(self) -> None:
+        self._frame = 0
+        self._ways: dict[int, tuple[int, deque[tuple[float, float]]]] = {}  # with the frame it was seen in last
+
+    def follow(self, xyxy: NDArray[np.float32], track_id: NDArray[np.int64]) -> list[NDArray[np.float64]]:
+        """Take note of the next frame's tracks.
+
+        Returns:
+            Per detection its way, float64 [k, 2], points (x, y), the last one first; empty without a track.
+        """
+        self._frame += 1
+        shown = []
+        for number, (x1, _, x2, y2) in zip(track_id.tolist(), xyxy.tolist(), strict=True):
+            way: deque[tuple[float, float]] = deque(maxlen=_LENGTH)
+            if number >= 0 and np.isfinite((x1, x2, y2)).all():
+                way = self._ways.get(number, (0, way))[1]
+                way.appendleft(((x1 + x2) / 2, y2))
+                self._ways[number] = self._frame, way
+            shown.append(np.array(way).reshape(-1, 2))
+        oldest = self._frame - _LENGTH
+        self._ways = {number: known for number, known in self._ways.items() if known[0] > oldest}
+        return shown
+
+
 class Painter:
-    """Draws the frames of videos in a style; unlike `draw`, it holds redacted regions and instances' hues.
+    """Draws the frames of videos in a style; unlike `draw`, it holds redacted regions and trails, and shows counts.
 
     Frames of a source must come in order; those of sources that one `stream` reads side by side may be mixed. Not for
     several threads at once.
@@ -83,7 +112,7 @@ class Painter:
     def __init__(self, style: Style = _DEFAULT, *, overwrites: bool = False) -> None:
         self._style, self._overwrites = style, overwrites
         self._canvas: NDArray[np.uint8] | None = None  # the last picture, to be overwritten
-        self._held: dict[int, tuple[str, HeldRegion, HeldColours]] = {}  # by stream, with the name of its source
+        self._held: dict[int, tuple[str, HeldRegion, Trails]] = {}  # by stream, with the name of its source
 
     def paint(self, frame: Frame, detections: Instances) -> NDArray[np.uint8]:
         """Draw the next frame of a source; result and errors are those of `draw`."""
@@ -95,7 +124,10 @@ class Painter:
         _check(canvas, detections)
         self._canvas = canvas if self._overwrites else None
         frame.copy_to(canvas)
-        return _paint(canvas, detections, self._style, *self._hold(frame, detections))
+        painted = _paint(canvas, detections, self._style, *self._hold(frame, detections))
+        if painted.shape[2] == 3:
+            draw_counts(painted, frame.counts)
+        return painted
 
     def skip(self, frame: Frame, detections: Instances) -> None:
         """Take note of the next frame of a source without drawing it."""
@@ -103,18 +135,18 @@ class Painter:
         if region is not None and isinstance(self._style, Redaction):
             _find_redacted(detections, self._style, region)
 
-    def _hold(self, frame: Frame, detections: Instances) -> tuple[HeldRegion | None, NDArray[np.uint8] | None]:
-        """The region held for a frame's source, and the colours of its instances; None for what is not held.
+    def _hold(self, frame: Frame, detections: Instances) -> tuple[HeldRegion | None, Sequence[NDArray[np.float64]]]:
+        """The region held for a frame's source, and its tracks' ways; None and nothing for what is not held.
 
         A list may have images and videos, so this is decided for each frame.
         """
         hold = self._style.hold if isinstance(self._style, Redaction) else 0
         drawn = self._style if isinstance(self._style, DrawStyle) else self._style.on_top
-        has_hues = drawn is not None and drawn.color_by == "instance" and frame.is_of_video
+        ids = detections.track_id if drawn is not None and drawn.trails and frame.is_of_video else None
         if frame.stream not in self._held or self._held[frame.stream][0] != frame.source:
-            self._held[frame.stream] = frame.source, HeldRegion(_HOLD if hold is None else hold), HeldColours()
-        _, region, colours = self._held[frame.stream]
-        return region if frame.is_of_video or hold else None, colours.follow(detections.xyxy) if has_hues else None
+            self._held[frame.stream] = frame.source, HeldRegion(_HOLD if hold is None else hold), Trails()
+        _, region, trails = self._held[frame.stream]
+        return region if frame.is_of_video or hold else None, () if ids is None else trails.follow(detections.xyxy, ids)
 
 
 def _paint(
@@ -122,11 +154,11 @@ def _paint(
     detections: Instances,
     style: Style,
     held: HeldRegion | None = None,
-    colours: NDArray[np.uint8] | None = None,
+    trails: Sequence[NDArray[np.float64]] = (),
 ) -> NDArray[np.uint8]:
     """Draw into the image, checked; see `draw`."""
     if isinstance(style, DrawStyle):
-        annotate(canvas, detections, style, colours)
+        annotate(canvas, detections, style, trails)
         return canvas
     if isinstance(style, Redaction):
         inside = _find_redacted(detections, style, held)
@@ -135,7 +167,7 @@ def _paint(
         outside = 1 - unite(pick(detections, style.classes))
         painted = replace(canvas, outside, outside, style.replace_with)
     if style.on_top is not None:
-        annotate(painted, detections, style.on_top, colours)
+        annotate(painted, detections, style.on_top, trails)
     return painted
 
 

@@ -8,7 +8,7 @@ depend on properties that change little from frame to frame. Here its phase is a
 grows with the position, and neighbours of one class push their phases apart, the more the closer they are. On 120
 frames of two demo videos, 3 % of the instances change visibly (by more than 0.05 in OKLab) from one frame to the next.
 Shades by rank of confidence do that for 18 %, by rank from left to right 12 %, by cells of a grid with greedy colouring
-6 %. Hues of instances would for 25 %: `HeldColours` holds them from frame to frame, and 0.4 % change (180 frames).
+6 %. Hues of instances do for 25 %; with tracking they are the tracks'.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _GOLDEN_ANGLE = 137.508  # degrees; its multiples stay apart for any number of c
 _APART = 0.25  # phases between neighbours
 _ROUNDS = 40  # of pushing; further ones change no shade visibly
 
-_MOST_MISSED = 5  # frames for which the colour of an instance that is missed stays its own
+_GOLDEN_SECTION = (5**0.5 - 1) / 2  # its multiples' fractions stay apart, too
+_GREY = 150
 
 _DARK, _LIGHT = (20, 24, 28), (255, 255, 255)
 _MIDDLE_LUMINANCE = 0.2  # on it, dark and light letters have the same contrast (WCAG 2)
@@ -66,58 +67,11 @@ def colour_instances(
     return np.array(chosen, np.uint8).reshape(-1, 3)
 
 
-class HeldColours:
-    """The colours of a video's instances, where an instance takes that of the nearest one of the frames before.
-
-    A box is expected where its motion so far takes it; near is up to its own side away, mean of the corners' distances.
-    Boxes are matched greedily, the nearest first, and those that are missed stay in mind for some frames. An instance
-    without a match takes the hue in the middle of the largest gap between those in use.
-    """
-
-    def __init__(self) -> None:
-        # float64 [k, 10]: the box, its smoothed motion per frame, the phase, and the frames since it was found
-        self._known = np.empty((0, 10))
-
-    def follow(self, xyxy: NDArray[np.float32]) -> NDArray[np.uint8]:
-        """Choose the colours of the next frame's instances, uint8 [n, 3], RGB, by float32 [n, 4], boxes in pixels."""
-        boxes, known = np.nan_to_num(xyxy).astype(np.float64), self._known
-        partners = _match(boxes, known[:, :4] + known[:, 4:8] * (known[:, 9:] + 1))
-        is_known = partners >= 0
-        own = known[partners[is_known]]
-        motion = (own[:, 4:8] + (boxes[is_known] - own[:, :4]) / (own[:, 9:] + 1)) / 2
-        missed = np.delete(known, partners[is_known], axis=0) + np.eye(10)[9]
-        missed = missed[missed[:, 9] <= _MOST_MISSED]
-        found = np.hstack([boxes, np.zeros((len(boxes), 6))])
-        found[is_known, 4:9] = np.hstack([motion, own[:, 8:9]])
-        used = [*own[:, 8], *missed[:, 8]]
-        for i in np.flatnonzero(~is_known):
-            used.append(_free_phase(used))
-            found[i, 8] = used[-1]
-        self._known = np.vstack([found, missed])
-        return np.asarray(_hues()[(found[:, 8] * _PHASES).astype(int) % _PHASES])
-
-
-def _match(boxes: NDArray[np.float64], expected: NDArray[np.float64]) -> NDArray[np.intp]:
-    """The position of the near expected box that each box is matched with, [n]; -1 for none."""
-    partners = np.full(len(boxes), -1)
-    sides = [np.sqrt(np.abs((each[:, 2] - each[:, 0]) * (each[:, 3] - each[:, 1]))) for each in (boxes, expected)]
-    distances = np.abs(boxes[:, None] - expected).mean(axis=2) / np.maximum((sides[0][:, None] + sides[1]) / 2, 1)
-    taken = np.zeros(len(expected), bool)
-    for pair in np.argsort(distances, axis=None, kind="stable")[: np.count_nonzero(distances < 1)]:
-        box, other = divmod(int(pair), len(expected))
-        if partners[box] < 0 and not taken[other]:
-            partners[box], taken[other] = other, True
-    return partners
-
-
-def _free_phase(used: Sequence[float]) -> float:
-    """The middle of the largest gap between phases, 0..1."""
-    if not used:
-        return 0.0
-    ordered = np.sort(used)
-    gaps = np.diff(ordered, append=ordered[0] + 1)
-    widest = int(gaps.argmax())
-    return float((ordered[widest] + gaps[widest] / 2) % 1)
+def colour_tracks(track_id: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """The colours of instances by their tracks' ids, uint8 [n, 3], RGB: a hue each, and grey for -1."""
+    phases = (track_id * _GOLDEN_SECTION) % 1
+    hues = _hues()[(phases * _PHASES).astype(int) % _PHASES]
+    return np.where(track_id[:, None] < 0, np.uint8(_GREY), hues)
 
 
 def letters_on(colour: Sequence[int]) -> tuple[int, int, int]:

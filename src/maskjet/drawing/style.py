@@ -37,18 +37,22 @@ class DrawStyle:
     """Whether the insides of masks are tinted."""
     outlines: bool = True
     """Whether the outlines of masks are drawn."""
+    ids: bool = True
+    """Whether ids of tracks are written, as in "car #7", where there are some."""
+    trails: bool = True
+    """Whether video shows the ways that tracks have come in their last 30 frames."""
     line_width: float | None = None
     """Width of boxes and outlines in pixels, above 0, drawn as at least 1, outlines as at most 32; None for one that
     suits the image's size."""
     color_by: ColorBy = "class"
-    """"class": a hue per class, always the same, and in it a shade per instance. "instance": a hue per instance, which
-    it keeps in a video as long as it is found."""
+    """"class": a hue per class, always the same, and in it a shade per instance. "instance": a hue per instance, with
+    tracking that of its track, and grey for those without one."""
     mask_pixels: MaskPixels = "box"
     """Pixels of masks that are drawn, as in `Detections.keep_mask_pixels`: "box" for those inside the box, as others
     look like blobs on other things; "raw" for all; "largest" for large parts."""
 
     def __post_init__(self) -> None:
-        for name in ("boxes", "labels", "scores", "masks", "outlines"):
+        for name in ("boxes", "labels", "scores", "masks", "outlines", "ids", "trails"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"{name} must be True or False, got {getattr(self, name)!r}.")
         width = self.line_width

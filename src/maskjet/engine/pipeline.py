@@ -81,7 +81,11 @@ class Feed(Protocol):
 
 
 def run(
-    engine: Engine, open_feed: Callable[[], Feed], depth: int, postprocessing: Postprocessing | None = None
+    engine: Engine,
+    open_feed: Callable[[], Feed],
+    depth: int,
+    postprocessing: Postprocessing | None = None,
+    finish: Callable[[Any, Detections], Detections] | None = None,
 ) -> Generator[tuple[Any, Detections]]:
     """Detect on the images of a feed.
 
@@ -89,14 +93,16 @@ def run(
         engine: Lends the slots.
         open_feed: Opens the feed; called once the slots are lent.
         depth: Batches in flight, at least 1.
-        postprocessing: What is reported; None for the model's own.
+        postprocessing: What is found; None for the model's own.
+        finish: Makes of an item and what was found on it what is reported, in the order of the feed, while the device
+            works on the next batch; None reports what was found.
 
     Yields:
         Each item with its detections, in the order of the feed.
 
     Raises:
         DeviceError: The device failed on a batch; the batches before it were yielded.
-        Exception: Any error of `Feed.take` and `Feed.check`.
+        Exception: Any error of `Feed.take`, `Feed.check` and `finish`.
     """
     in_flight: deque[Batch] = deque()
     with engine.lease(depth, postprocessing) as slots, closing(open_feed()) as feed:
@@ -118,11 +124,13 @@ def run(
                     raise
                 except RuntimeError as error:
                     raise device_error(batch, batch.index, error) from error
+                idle.append(batch.slot)
+                _submit(engine, feed, idle, in_flight, waits=False)
+                if finish is not None:
+                    found = list(map(finish, batch.items, found))
                 with engine.counting:
                     engine.done["images"] += len(found)
                     engine.done["detections"] += sum(len(each.class_id) for each in found)
-                idle.append(batch.slot)
-                _submit(engine, feed, idle, in_flight, waits=False)
                 yield from zip(batch.items, found, strict=True)
         finally:
             with engine.counting:
@@ -259,6 +267,7 @@ def stream(
     whole_batches: bool = False,
     stop: threading.Event | None = None,
     postprocessing: Postprocessing | None = None,
+    finish: Callable[[Frame, Detections], Detections] | None = None,
 ) -> Generator[tuple[Frame, Detections]]:
     """Detect on the frames of sources, side by side.
 
@@ -270,7 +279,8 @@ def stream(
         drops_late: Whether newer frames replace waiting ones; see `Readers`.
         whole_batches: Whether batches wait to be filled; see `Readers`.
         stop: Ends the stream once it is set.
-        postprocessing: What is reported; None for the model's own.
+        postprocessing: What is found; None for the model's own.
+        finish: See `run`.
 
     Yields:
         Each frame with its detections, the frames of a source in order.
@@ -298,7 +308,7 @@ def stream(
         )
         return _Frames(readers, batch)
 
-    return run(engine, open_feed, depth, postprocessing)
+    return run(engine, open_feed, depth, postprocessing, finish)
 
 
 def predict(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from maskjet.errors import InputError, device_error
 from maskjet.media.colours import PictureFormat
+from maskjet.media.counts import Count
 from maskjet.media.decoding import ON_CPU, Decoding, check_decoder
 from maskjet.media.metering import Meter, SourceState
 from maskjet.media.selection import EVERYTHING, Selection, select_frames
@@ -50,6 +51,8 @@ class Frame:
     """Name of the image, its path if it has one; for a video, the video's name, "#" and the index."""
     stream: int = 0
     """Position of the frame's source among those read side by side, from 0."""
+    counts: Sequence[Count] = ()
+    """Counts of lines and zones up to this frame, which outputs show; see `maskjet.tracking.Counting`."""
 
     @cached_property
     def image(self) -> NDArray[np.uint8]:

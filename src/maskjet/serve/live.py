@@ -21,8 +21,9 @@ from maskjet.serve.service import Service
 
 router = APIRouter()
 DESCRIPTION = """\
-**WebSocket `/v1/stream?model=&threshold=&classes=&max_detections=&masks=`**, with the parameters of `/v1/predict`: each
-binary message is a frame, an image file. The answers are JSON texts, in order: `{"frame": n, "dropped": total,
+**WebSocket `/v1/stream?model=&threshold=&classes=&max_detections=&masks=&track=`**, with the parameters of
+`/v1/predict`, and `track=true` for detections with `track_id` and `track_class_id`: each binary message is a frame, an
+image file. The answers are JSON texts, in order: `{"frame": n, "dropped": total,
 "result": {…}}`, where n counts the frames sent, from 0, and the result is that of `/v1/predict`; for a frame that can't
 be answered `{"frame": n, "dropped": total, "problem": {…}}`. A frame whose work has not begun when a newer one comes is
 dropped and counted. Subprotocol: `maskjet`; browsers, which send no Authorization, give the token as a second one,
@@ -71,7 +72,7 @@ async def _run(websocket: WebSocket, service: Service) -> None:
     if len(service.streams) >= limit:
         raise _CloseError(1013, f"The service has {limit} WebSockets already; try again later.")
     try:
-        query = parse_query(websocket.query_params, service)
+        query = parse_query(websocket.query_params, service, is_stream=True)
     except (problems.ProblemError, MaskjetError) as error:
         problem = problems.to_problem(error)
         raise _CloseError(1013 if problem.status == 503 else 1008, problem.detail) from error
@@ -109,6 +110,7 @@ class _FrameStream:
 
     def __init__(self, websocket: WebSocket, service: Service, query: Query) -> None:
         self._websocket, self._service, self._query = websocket, service, query
+        self._tracker = query.dispatcher.model.tracker() if query.is_tracked else None
         self._dropped = 0
         self._newest: tuple[int, bytes] | None = None
         self._came = asyncio.Event()
@@ -191,7 +193,7 @@ class _FrameStream:
         """Detect on one frame, and answer after the frame before it."""
         problem = None
         try:
-            answer = f'"result": {await self._detect(data)}'
+            answer = f'"result": {await self._detect(data, before)}'
         except Exception as error:
             problem = problems.to_problem(error)
             answer = f'"problem": {json.dumps(problem.as_dict())}'
@@ -202,14 +204,19 @@ class _FrameStream:
         if self._service.failure is not None and problem is not None and not self._failed.done():
             self._failed.set_result(_CloseError(1011, problem.detail))
 
-    async def _detect(self, data: bytes) -> str:
-        """The result of one frame, as JSON."""
-        service, query = self._service, self._query
-        deadline = asyncio.get_running_loop().time() + service.settings.deadline_s
+    async def _detect(self, data: bytes, before: asyncio.Task[None] | None) -> str:
+        """The result of one frame, as JSON; a tracked one waits for the frame before it."""
+        service, query, came_s = self._service, self._query, asyncio.get_running_loop().time()
+        deadline = came_s + service.settings.deadline_s
         with service.memory.reserve() as reservation:
             reservation.take(len(data))
             query.dispatcher.check_room()
             (image,) = await bodies.decoders(service, [bodies.EncodedImage(data, "the frame")], reservation)
             answer = await query.dispatcher.predict(image, query.options, deadline=deadline)
             service.metrics.frames.labels(_SOURCE).inc()
-            return (await v1.to_json(service, answer.detections, query.masks)).decode()
+            found = answer.detections
+            if self._tracker is not None:
+                if before is not None:
+                    await asyncio.wait((before,))
+                found = await service.in_thread(self._tracker.update, found, came_s)
+            return (await v1.to_json(service, found, query.masks)).decode()

@@ -50,23 +50,27 @@ class Query:
     """Threshold, classes and most detections."""
     masks: Masks
     """Form of the masks."""
+    is_tracked: bool = False
+    """Whether the frames of a stream are tracked."""
 
 
-def parse_query(given: QueryParams, service: Service) -> Query:
-    """Read a query's parameters.
+def parse_query(given: QueryParams, service: Service, *, is_stream: bool = False) -> Query:
+    """Read a query's parameters; only those of a stream may have `track`.
 
     Raises:
         ProblemError: 400, a parameter is unknown or invalid; 404, there is no such model; 503, the service has failed.
         InputError: A parameter does not fit the model.
     """
     for name in given:
-        if name not in _PARAMETERS:
+        if name not in _PARAMETERS and not (is_stream and name == "track"):
             raise problems.bad_request(
                 f"The query must have parameters that it knows, got {name!r}{suggest(name, _PARAMETERS)}"
             )
     masks = given.get("masks", "rle")
     if masks not in get_args(Masks):
         raise problems.bad_request(f"masks must be one of {', '.join(get_args(Masks))}, got {masks!r}.")
+    if given.get("track", "true") not in ("true", "false"):
+        raise problems.bad_request(f"track must be true or false, got {given['track']!r}.")
     dispatcher = service.dispatcher(given.get("model"))
     options = Options(
         _parse_threshold(given.getlist("threshold")),
@@ -74,7 +78,7 @@ def parse_query(given: QueryParams, service: Service) -> Query:
         _parse_max_detections(given.get("max_detections")),
     )
     dispatcher.check(options)
-    return Query(dispatcher, options, masks)  # type: ignore[arg-type]
+    return Query(dispatcher, options, masks, given.get("track") == "true")  # type: ignore[arg-type]
 
 
 def _parse_threshold(texts: Sequence[str]) -> float | tuple[tuple[str, float], ...] | None:

@@ -57,6 +57,7 @@ class NewSource(BaseModel):
     )
     classes: Annotated[list[str], Field(min_length=1)] | None = None
     max_detections: Annotated[int, Field(ge=1)] | None = None
+    track: bool = Field(False, description="Whether detections get the ids of tracks.")
 
 
 _EXPECTED = {
@@ -66,6 +67,7 @@ _EXPECTED = {
     "threshold": "a number 0..1, or an object of them by class name",
     "classes": "a list of at least one text",
     "max_detections": "a whole number of at least 1",
+    "track": "true or false",
 }
 _BODY = {
     "required": True,
@@ -100,7 +102,9 @@ async def add_source(request: Request) -> Response:
         new.max_detections,
     )
     await service.in_thread(check_host, url)
-    source = _sources(request).add(url, name=new.name, model=new.model, options=options, is_from_client=True)
+    source = _sources(request).add(
+        url, name=new.name, model=new.model, options=options, track=new.track, is_from_client=True
+    )
     return JSONResponse(source.as_dict(), 201, {"Location": f"{request.url.path}/{source.id}"})
 
 

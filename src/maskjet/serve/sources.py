@@ -46,6 +46,7 @@ class WatchedSource:
         dispatcher: The model.
         options: Threshold, classes and most detections.
         service: Its pool and metrics.
+        track: Whether detections get the ids of tracks.
         is_from_client: Whether a client added it, so that each connection goes to an address that is checked.
     """
 
@@ -58,8 +59,10 @@ class WatchedSource:
         options: Options,
         *,
         service: Service,
+        track: bool = False,
         is_from_client: bool = False,
     ) -> None:
+        self._track = track
         self.id, self.name = identity, name
         self._location, self._is_from_client = location, is_from_client
         self._dispatcher, self._options, self._service = dispatcher, options, service
@@ -162,6 +165,7 @@ class WatchedSource:
             depth=1,  # holds as few slots of the GPU as it can, for as long as the source lives
             drop_late=opened.is_live and opened.kind == "video",
             stop=self._stop,
+            track=self._track,
             **self._options.arguments(),
         )
         with closing(results):
@@ -253,6 +257,7 @@ class Sources:
         name: str | None = None,
         model: str | None = None,
         options: Options | None = None,
+        track: bool = False,
         is_from_client: bool = False,
     ) -> WatchedSource:
         """Watch a source from now on; a client's URL must have been checked.
@@ -282,6 +287,7 @@ class Sources:
             dispatcher,
             options,
             service=self._service,
+            track=track,
             is_from_client=is_from_client,
         )
         self._by_id[source.id] = source

@@ -72,6 +72,8 @@ _DETECTION = object_of(
     confidence={**_NUMBER, "minimum": 0, "maximum": 1},
     xyxy=list_of(_NUMBER, minItems=4, maxItems=4, description="Corners of the box, in pixels."),
     rle=_about("COCO RLE of the mask; with masks=rle.", object_of("size counts", size=_SIZE, counts=TEXT)),
+    track_id=_about("Id of the track, -1 for none; of streams and sources with track=true.", INTEGER),
+    track_class_id=_about("Class of the track, by vote; likewise.", INTEGER),
     polygons=list_of(
         list_of(list_of(_NUMBER, minItems=2, maxItems=2)),
         description="Outlines of the mask, each a list of [x, y] in pixels; with masks=polygons.",

@@ -1,4 +1,4 @@
-"""Output sinks: JSON lines, CSV, COCO JSON, YOLO labels, annotated video and images, a window."""
+"""Output sinks: JSON lines, CSV, COCO JSON, YOLO labels, MOT text, annotated video and images, a window."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from maskjet.media.sinks.lines import JsonLines, StdoutLines
 from maskjet.media.sinks.outputs import Outputs, check_outputs
 from maskjet.media.sinks.pictures import AnnotatedImages
 from maskjet.media.sinks.sink import Sink, Sinks, SinksBySource, SinksInTurn
-from maskjet.media.sinks.table import CsvTable
+from maskjet.media.sinks.table import CsvTable, MotText
 from maskjet.media.sinks.video import AnnotatedVideo
 from maskjet.media.sinks.window import Window
 
@@ -26,6 +26,7 @@ __all__ = [
     "CsvTable",
     "Encoding",
     "JsonLines",
+    "MotText",
     "Outputs",
     "Sink",
     "Sinks",

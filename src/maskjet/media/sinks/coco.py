@@ -14,7 +14,7 @@ from maskjet.media.frames import Frame
 from maskjet.media.sinks.lines import TextFile
 
 # The data set's lists, in order, and the start of their entries' lines: an entry's first key tells its list.
-_STARTS = {"images": b'{"file_name"', "categories": b'{"name"', "annotations": b'{"id"'}
+_STARTS = {"images": b'{"file_name"', "videos": b'{"height"', "categories": b'{"name"', "annotations": b'{"id"'}
 _KINDS: Mapping[str, CocoKind] = {".segm": "segm", ".bbox": "bbox"}  # of results, by what comes before .json
 _ENTRIES_AT_ONCE = 1000
 
@@ -26,7 +26,8 @@ class CocoJson(TextFile):
     annotations are none: loadRes would take the sizes of masks from their boxes; see `Detections.to_coco`.
 
     An image's id is its frame's index, its file_name the frame's name. COCO numbers categories from 1: if a model's
-    class ids start at 0, they are written plus one, else unchanged.
+    class ids start at 0, they are written plus one, else unchanged. With tracking, annotations have their track_id,
+    sources are listed as videos, and images have video_id and frame_id, as in data sets of video.
 
     Entries are written as they come, one JSON object per line, to a .partial.jsonl beside the file, so that memory does
     not grow and entries survive a crash. `close` builds the data set from them.
@@ -38,6 +39,7 @@ class CocoJson(TextFile):
         self._annotations = 0
         self._first_id: int | None = None
         self._categories: set[int] = set()
+        self._videos: dict[str, int] = {}
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one frame's entries; raises InputError for results of masks from a model without them."""
@@ -48,10 +50,14 @@ class CocoJson(TextFile):
             self._add(detections.to_coco(frame.index, ids, kind=self._kind))
             return
         height, width = detections.image_size
-        entries: list[dict[str, Any]] = [
-            {"file_name": frame.name, "id": frame.index, "height": height, "width": width},
-            *self._new_categories(detections),
-        ]
+        image = {"file_name": frame.name, "id": frame.index, "height": height, "width": width}
+        entries: list[dict[str, Any]] = [image, *self._new_categories(detections)]
+        if detections.track_id is not None:
+            if frame.source not in self._videos:
+                self._videos[frame.source] = len(self._videos) + 1
+                video = {"id": self._videos[frame.source], "name": frame.source}
+                entries.append({"height": height, "width": width, **video})
+            image |= {"video_id": self._videos[frame.source], "frame_id": frame.index}
         for entry in coco_annotations(detections, frame.index, ids):
             self._annotations += 1
             entries.append({"id": self._annotations, **entry})
@@ -75,6 +81,8 @@ class CocoJson(TextFile):
                 _copy(temporary.path, b"", whole)
             else:
                 for name, start in _STARTS.items():
+                    if name == "videos" and not self._videos:
+                        continue
                     whole.write(f'{"{" if name == "images" else ","}"{name}": '.encode())
                     _copy(temporary.path, start, whole)
                 whole.write(b"}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import IO
+from typing import IO, Any
 
 from maskjet.detections import Detections
 from maskjet.errors import InputError, OutputError
@@ -64,6 +64,8 @@ class TextFile(Sink):
 class JsonLines(TextFile):
     """One line of JSON per frame: index, time_s, source, name and the fields of `Detections.as_dict`.
 
+    Frames with counts of lines and zones also have "counts": by name, those of `Count.as_dict`.
+
     With `tells_streams`, each line also has the frame's "stream", as sources may share a name.
     """
 
@@ -96,7 +98,9 @@ class StdoutLines(Sink):
 
 def line(frame: Frame, detections: Detections, *, tells_streams: bool) -> str:
     """One frame as a line of JSON."""
-    about = {"index": frame.index, "time_s": frame.time_s, "source": frame.source, "name": frame.name}
+    about: dict[str, Any] = {"index": frame.index, "time_s": frame.time_s, "source": frame.source, "name": frame.name}
     if tells_streams:
         about["stream"] = frame.stream
+    if frame.counts:
+        about["counts"] = {count.name: count.as_dict() for count in frame.counts}
     return json.dumps(about | detections.as_dict(), allow_nan=False) + "\n"

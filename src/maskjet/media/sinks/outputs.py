@@ -17,20 +17,21 @@ from maskjet.drawing.style import refuse_transparency
 from maskjet.errors import InputError, OutputError
 from maskjet.files import naming
 from maskjet.mask_pixels import MaskPixels, check_mask_pixels
+from maskjet.media.containers import shown_name
 from maskjet.media.folders import is_image_path, is_video_path
 from maskjet.media.frames import Source, UnopenedSource
 from maskjet.media.selection import EVERYTHING, Selection
-from maskjet.media.sinks import labels, pictures, video
+from maskjet.media.sinks import events, labels, pictures, video
 from maskjet.media.sinks.coco import CocoJson
 from maskjet.media.sinks.encoders import DEFAULT_QUALITY, Encoder, Encoding, share_cores
 from maskjet.media.sinks.labels import YoloLabels
 from maskjet.media.sinks.lines import JsonLines, StdoutLines
 from maskjet.media.sinks.pictures import AnnotatedImages, FileId, PictureNames, id_of
 from maskjet.media.sinks.sink import Sink, SinksBySource, SinksInTurn
-from maskjet.media.sinks.table import CsvTable
+from maskjet.media.sinks.table import CsvTable, MotText
 from maskjet.media.sinks.video import AnnotatedVideo
 
-Kind = Literal["images", "video", "lines", "table", "labels", "data set"]
+Kind = Literal["images", "video", "lines", "table", "labels", "data set", "tracks", "events"]
 AnySource = Source | UnopenedSource
 PLACEHOLDER = "{}"
 """Placeholder in an output's path that becomes the name of its source."""
@@ -40,10 +41,11 @@ _KINDS: Mapping[str, Kind] = {
     ".json": "data set",
     ".csv": "table",
     labels.SUFFIX: "labels",
+    ".txt": "tracks",
     **dict.fromkeys(pictures.SUFFIXES, "images"),
 }
 _DRAWN = ("images", "video")
-_SHARED = ("lines", "table")  # kinds that take the frames of several sources, also into a pipe
+_SHARED = ("lines", "table", "events")  # kinds that take the frames of several sources, also into a pipe
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,10 @@ class SinkOpener:
             return AnnotatedVideo(
                 out, source=opened, with_audio=with_audio, style=style, encoding=encoding, threads=threads
             )
+        if kind == "tracks":
+            return MotText(out)
+        if kind == "events":
+            return events.EventDelivery(out) if events.is_url(out) else events.EventLines(out)
         if kind == "table":
             return CsvTable(out, tells_streams=self.tells_streams)
         if out == "-":
@@ -233,7 +239,7 @@ def check_outputs(
     content = Content(style or DrawStyle(), with_audio, with_confidence, yolo_parts, mask_pixels, encoding)
     paths = [*shared, *chain.from_iterable(owned)]
     check_paths(paths, sources, style=content.style)
-    existing = {out for out in paths if out != "-" and _exists(Path(out))}
+    existing = {out for out in paths if not _is_no_file(out) and _exists(Path(out))}
     if existing and not overwrite:
         raise InputError(f"out must not exist, {min(existing)!r} does: write to another path, or move it away.")
     outputs = Outputs(shared, owned, sources, content, existing)
@@ -278,6 +284,8 @@ def kind_of(out: str) -> Kind:
     suffix = Path(out).suffix.lower()
     if out == "-":
         return "lines"
+    if events.is_url(out) or out.lower().endswith(events.SUFFIX):
+        return "events"
     if suffix == "" or (out.endswith("/") and suffix != labels.SUFFIX):
         return "images"
     if suffix not in _KINDS and not Path(out).is_dir():
@@ -289,7 +297,9 @@ def _check_form(out: str) -> None:
     """Check that a path is well-formed and names a kind of output."""
     if not out or "\0" in out:
         raise InputError(f"out must be a path, got {out!r}.")
-    if "://" in out:
+    if events.is_url(out):
+        events.parse_url(out)
+    elif "://" in out:
         raise InputError(f"out must be a path, got the URL {out!r}.")
     with naming(out):
         kind_of(out)
@@ -308,9 +318,9 @@ def check_paths(outs: Sequence[str], sources: Sequence[AnySource] = (), *, style
         if kind_of(out) == "images":
             pictures.check_style(style, out)
         with naming(out):
-            identities = {out} if out == "-" else _check_path(out, files)
+            identities = {out} if _is_no_file(out) else _check_path(out, files)
         if seen & identities:
-            raise InputError(f"out must name each output once, got {', '.join(outs)}.")
+            raise InputError(f"out must name each output once, got {', '.join(map(shown_name, outs))}.")
         seen |= identities
 
 
@@ -336,6 +346,11 @@ def _check_path(out: str, files: Collection[FileId]) -> set[str | FileId]:
     if path.is_file():
         _check_folder(out, path.parent)
     return {str(path), identity}
+
+
+def _is_no_file(out: str) -> bool:
+    """Whether an output is stdout or a URL."""
+    return out == "-" or events.is_url(out)
 
 
 def _exists(path: Path) -> bool:

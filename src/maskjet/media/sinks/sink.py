@@ -29,11 +29,13 @@ class Sink(ABC):
         paths: Current paths of the output; empty if there is none.
         redacts: Whether it redacts the detections, so that it must get all of them.
         mask_pixels: Pixels of masks that `Sinks` give it; see `Detections.keep_mask_pixels`.
+        lost: Events that could not be delivered, once it is closed.
     """
 
     paths: Sequence[str] = ()
     mask_pixels: MaskPixels = "raw"
     redacts: bool = False
+    lost: int = 0
 
     @abstractmethod
     def write(self, frame: Frame, detections: Detections) -> None:
@@ -103,6 +105,7 @@ class Sinks(Sink):
 
     def _gather(self) -> None:
         self.paths = list(dict.fromkeys(path for sink in self._sinks for path in sink.paths))
+        self.lost = sum(sink.lost for sink in self._sinks)
 
 
 class SinksBySource(Sinks):
@@ -133,6 +136,7 @@ class SinksInTurn(Sinks):
         self._shared, self._opening, self._tells_streams = list(shared), opening, tells_streams
         self._position = 0
         self._finished: list[str] = []
+        self._lost_before = 0
         super().__init__(self._shared)
 
     def begin(self, position: int, source: Source) -> None:
@@ -162,6 +166,7 @@ class SinksInTurn(Sinks):
             own.close() if is_whole else own.abandon()
         finally:
             self._finished += own.paths
+            self._lost_before += own.lost
             self._gather()
 
     def write(self, frame: Frame, detections: Detections) -> None:
@@ -171,3 +176,4 @@ class SinksInTurn(Sinks):
     def _gather(self) -> None:
         super()._gather()
         self.paths = [*self._finished, *self.paths]
+        self.lost += self._lost_before

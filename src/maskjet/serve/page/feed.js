@@ -63,7 +63,7 @@ export class Feed {
   async connect(params = this.#params) {
     this.#params = params;
     this.#stream?.close();
-    const stream = new Stream(params, (answer) => this.onAnswer(answer), (problem) => {
+    const stream = new Stream({ ...params, track: true }, (answer) => this.onAnswer(answer), (problem) => {
       if (this.#stream !== stream) return;
       this.#stream = null;
       this.video.pause();

@@ -14,10 +14,11 @@ export class Instance {
   #outline;
 
   constructor(given, step) {
-    const { class_id, class_name, confidence, xyxy, rle } = given;
+    const { class_id, class_name, confidence, xyxy, rle, track_id } = given;
     this.given = given; // as the server sent it
     this.classId = class_id;
     this.className = class_name;
+    this.trackId = track_id ?? -1;
     this.confidence = confidence;
     this.xyxy = xyxy;
     this.#rle = rle;

@@ -90,7 +90,7 @@ function drawLabels(context, view, shown, scale, marked) {
   const letters = view.width < NARROW ? 10 : 12, high = letters + 6, pad = letters / 2;
   context.font = `600 ${letters}px system-ui, "Segoe UI", sans-serif`;
   context.textBaseline = "middle";
-  const texts = shown.map((one) => `${shorten(one.className)} ${one.confidence.toFixed(2)}`);
+  const texts = shown.map((one) => `${shorten(one.className)} ${one.trackId < 0 ? "" : `#${one.trackId} `}${one.confidence.toFixed(2)}`);
   const widths = texts.map((text) => Math.ceil(context.measureText(text).width) + 2 * pad);
   const most = view.width < NARROW ? 0.25 : Infinity; // on a phone a label is larger than small things
   const places = placeLabels(shown.map((one) => scaled(one.xyxy, scale)), widths, { high, ...view, gap: 2, most });

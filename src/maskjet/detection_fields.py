@@ -1,0 +1,96 @@
+"""Checks of the fields of `Detections`, and of what indexes them."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet.errors import InputError
+
+
+def check_fields(found: Any) -> None:
+    """Raise InputError if a field has another type, dtype or shape than `Detections` says."""
+    try:  # plain Python throughout: this runs for every frame
+        height, width = map(operator.index, found.image_size)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"image_size must be (height, width) in pixels, got {found.image_size!r}.") from error
+    if height < 0 or width < 0:
+        raise InputError(f"image_size must be at least 0, got {found.image_size}.")
+    count = len(found.xyxy) if isinstance(found.xyxy, np.ndarray) and found.xyxy.ndim else 0
+    expected = {
+        "xyxy": (np.float32, (count, 4)),
+        "confidence": (np.float32, (count,)),
+        "class_id": (np.int32, (count,)),
+        "track_id": (np.int64, (count,)),
+        "track_class_id": (np.int64, (count,)),
+    }
+    for name, (dtype, shape) in expected.items():
+        value = getattr(found, name)
+        if value is None and name.startswith("track"):
+            continue
+        if not isinstance(value, np.ndarray) or value.dtype != dtype or value.shape != shape:
+            got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+            raise InputError(f"{name} must be {np.dtype(dtype).name} {list(shape)}, got {got}.")
+    if found.rle is None:
+        return
+    try:
+        sizes = [[*rle["size"]] for rle in found.rle if rle["counts"] is not None]
+    except (TypeError, KeyError, IndexError) as error:
+        raise InputError("rle must be a list of COCO RLEs, each with size and counts.") from error
+    if len(sizes) != count:
+        raise InputError(f"rle must have one mask per box, {count}, got {len(sizes)}.")
+    if sizes.count([height, width]) != count:
+        index, size = next((index, size) for index, size in enumerate(sizes) if size != [height, width])
+        raise InputError(f"rle[{index}] must have the image's size {found.image_size}, got {size}.")
+
+
+def pick_rows(index: Any, count: int) -> NDArray[np.intp]:
+    """The positions that an index of `Detections` picks, all within 0..count - 1."""
+    if isinstance(index, slice):
+        return np.arange(count)[index]
+    chosen: NDArray[Any] = np.asarray(index)
+    if chosen.ndim == 0 and chosen.dtype.kind in "iu":
+        chosen = chosen[None]
+    if chosen.ndim == 1 and chosen.dtype == np.bool_:
+        if len(chosen) != count:
+            raise InputError(f"index must be a mask with one value per detection, {count}, got {len(chosen)} values.")
+        return np.flatnonzero(chosen)
+    if chosen.ndim != 1 or (chosen.dtype.kind not in "iu" and chosen.size):
+        raise InputError(
+            "index must be a position, a slice, a mask or a list of positions, got "
+            f"{index if isinstance(index, str | int | float) else type(index).__name__!r}; "
+            'for a class, use found[found.class_name == "car"].'
+        )
+    beyond = chosen[(chosen < -count) | (chosen >= count)]
+    if beyond.size:
+        raise IndexError(f"index must be below the number of detections, {count}, got {beyond[0]}.")
+    return np.arange(count)[chosen.astype(np.intp)]
+
+
+def to_whole(name: str, value: Any, least: int | None = None) -> int:
+    """Check a whole number."""
+    if isinstance(value, bool) or (least is not None and value < least):
+        bound = "" if least is None else f" of at least {least}"
+        raise InputError(f"{name} must be a whole number{bound}, got {value}.")
+    return operator.index(value)
+
+
+def to_text(name: str, value: Any) -> str:
+    """Check a text."""
+    if not isinstance(value, str):
+        raise InputError(f"{name} must be text, got {type(value).__name__}.")
+    return value
+
+
+def to_floats(name: str, rows: list[Any], shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Numbers as float32 [n, *shape]; text is refused, even if NumPy could parse it."""
+    if not rows:
+        return np.empty((0, *shape), dtype=np.float32)
+    numbers = np.array(rows)
+    if numbers.dtype.kind not in "iuf":
+        raise InputError(f"{name} must be numbers, got {numbers.dtype}.")
+    with np.errstate(over="raise"):  # or a number too large becomes infinite
+        return numbers.astype(np.float32)

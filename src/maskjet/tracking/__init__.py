@@ -1,0 +1,25 @@
+"""Identities over time: the same number for the same thing in all frames of a video; and counts by lines and zones.
+
+Examples:
+    >>> from maskjet.tracking import Counting, parse_counters
+    >>> counting = Counting(parse_counters(["gate=line:0,400,1280,400", "yard=zone:0,0,400,0,400,300:share=0.5"]))
+"""
+
+from maskjet.media.counts import Count, Event
+from maskjet.tracking.counting import Counting, Line, Zone, parse_counters
+from maskjet.tracking.streams import StreamTracking, TrackerLike
+from maskjet.tracking.tracker import Tracker
+from maskjet.tracking.tuning import Tuning
+
+__all__ = [
+    "Count",
+    "Counting",
+    "Event",
+    "Line",
+    "StreamTracking",
+    "Tracker",
+    "TrackerLike",
+    "Tuning",
+    "Zone",
+    "parse_counters",
+]

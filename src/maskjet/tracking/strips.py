@@ -1,0 +1,149 @@
+"""Masks as vertical strips, and the pixels that they share, without a dense mask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet import coco_rle
+from maskjet.detections import Detections
+from maskjet.jit import compiled
+
+Ints = NDArray[np.int64]
+
+
+class Strips(NamedTuple):
+    """Masks, each cut into strips of one column."""
+
+    strips: NDArray[np.int32]
+    """int32 [s, 3]: column, top and bottom of each strip, bottom exclusive; a mask's in ascending order."""
+    firsts: Ints
+    """int64 [n + 1]: `strips[firsts[i] : firsts[i + 1]]` are mask i's."""
+    boxes: Ints
+    """int64 [n, 4]: tight box of each mask, right and bottom exclusive; all 0 for an empty one."""
+    areas: Ints
+    """int64 [n]: pixels of each mask."""
+
+
+def cut_strips(found: Detections) -> Strips:
+    """Cut the masks of detections into strips; without masks, their boxes, rounded outwards to whole pixels.
+
+    Raises:
+        InputError: A mask is malformed.
+    """
+    if found.rle is None:
+        return _cut_boxes(found)
+    count, height, runs = len(found), found.image_size[0], coco_rle.to_runs(found.rle, found.image_size)
+    columns = runs.spans - (0, 1)
+    columns //= height
+    strips = np.empty(((columns[:, 1] - columns[:, 0] + 1).sum(), 3), np.int32)
+    cut = Strips(strips, np.zeros(count + 1, np.int64), np.zeros((count, 4), np.int64), np.zeros(count, np.int64))
+    _cut_runs(runs.spans, runs.firsts, height, *cut)
+    return cut
+
+
+def _cut_boxes(found: Detections) -> Strips:
+    (height, width), boxes = found.image_size, np.zeros((len(found), 4), np.int64)
+    corners = np.minimum(np.fmax(found.xyxy, 0), (width, height, width, height))
+    boxes[:, :2], boxes[:, 2:] = np.floor(corners[:, :2]), np.ceil(corners[:, 2:])
+    boxes[(boxes[:, 2:] <= boxes[:, :2]).any(1)] = 0
+    x1, y1, x2, y2 = boxes.T
+    widths = x2 - x1
+    firsts = np.concatenate([[0], np.cumsum(widths)])
+    columns = np.arange(firsts[-1]) + np.repeat(x1 - firsts[:-1], widths)
+    strips = np.stack([columns, np.repeat(y1, widths), np.repeat(y2, widths)], axis=1).astype(np.int32)
+    return Strips(strips, firsts, boxes, widths * (y2 - y1))
+
+
+def join_strips(parts: Sequence[NDArray[np.int32]], boxes: Ints, areas: Ints) -> Strips:
+    """Put the strips of single masks together."""
+    firsts = np.zeros(len(parts) + 1, np.int64)
+    np.cumsum([len(part) for part in parts], out=firsts[1:])
+    return Strips(np.concatenate([*parts, np.empty((0, 3), np.int32)]), firsts, boxes, areas)
+
+
+def count_shared(masks: Strips, moves: Ints, others: Strips) -> Ints:
+    """Count the pixels that each mask, moved by int64 [n, 2] (x, y) pixels, shares with each other: int64 [n, m]."""
+    shared = np.zeros((len(masks.areas), len(others.areas)), np.int64)
+    _count_shared(masks.strips, masks.firsts, masks.boxes, moves, others.strips, others.firsts, others.boxes, shared)
+    return shared
+
+
+def count_inside(masks: Strips, moves: Ints, size_hw: tuple[int, int]) -> Ints:
+    """Count the pixels of each mask, moved by int64 [n, 2] (x, y) pixels, that are within the image: int64 [n]."""
+    inside = np.zeros(len(masks.areas), np.int64)
+    _count_inside(masks.strips, masks.firsts, moves, *size_hw, inside)
+    return inside
+
+
+@compiled("void(int64[:, ::1], int64[::1], int64, int32[:, ::1], int64[::1], int64[:, ::1], int64[::1])")
+def _cut_runs(
+    spans: Ints, spans_firsts: Ints, height: int, strips: NDArray[np.int32], firsts: Ints, boxes: Ints, areas: Ints
+) -> None:
+    filled = 0
+    for mask in range(len(areas)):
+        top, bottom = height, 0
+        for i in range(spans_firsts[mask], spans_firsts[mask + 1]):
+            begin, end = spans[i, 0], spans[i, 1]
+            areas[mask] += end - begin
+            while begin < end:
+                x = begin // height
+                stop = min(end, (x + 1) * height)
+                strips[filled, 0], strips[filled, 1], strips[filled, 2] = x, begin - x * height, stop - x * height
+                top, bottom = min(top, begin - x * height), max(bottom, stop - x * height)
+                begin = stop
+                filled += 1
+        firsts[mask + 1] = filled
+        if filled > firsts[mask]:
+            boxes[mask, 0], boxes[mask, 2] = strips[firsts[mask], 0], strips[filled - 1, 0] + 1
+            boxes[mask, 1], boxes[mask, 3] = top, bottom
+
+
+_STRIPS = "int32[:, ::1], int64[::1]"
+
+
+@compiled(f"void({_STRIPS}, int64[:, ::1], int64[:, ::1], {_STRIPS}, int64[:, ::1], int64[:, ::1])")
+def _count_shared(
+    strips: NDArray[np.int32],
+    firsts: Ints,
+    boxes: Ints,
+    moves: Ints,
+    other_strips: NDArray[np.int32],
+    other_firsts: Ints,
+    other_boxes: Ints,
+    shared: Ints,
+) -> None:
+    for i in range(len(boxes)):
+        dx, dy = moves[i, 0], moves[i, 1]
+        for j in range(len(other_boxes)):
+            left, right = max(boxes[i, 0] + dx, other_boxes[j, 0]), min(boxes[i, 2] + dx, other_boxes[j, 2])
+            if left >= right or max(boxes[i, 1] + dy, other_boxes[j, 1]) >= min(boxes[i, 3] + dy, other_boxes[j, 3]):
+                continue
+            p, p_end, q, q_end = firsts[i], firsts[i + 1], other_firsts[j], other_firsts[j + 1]
+            while p < p_end and strips[p, 0] + dx < left:
+                p += 1
+            while q < q_end and other_strips[q, 0] < left:
+                q += 1
+            count = np.int64(0)
+            while p < p_end and q < q_end:
+                ahead = strips[p, 0] + dx - other_strips[q, 0]
+                bottom, other_bottom = strips[p, 2] + dy, other_strips[q, 2]
+                if ahead == 0:
+                    count += max(0, min(bottom, other_bottom) - max(strips[p, 1] + dy, other_strips[q, 1]))
+                if ahead < 0 or (ahead == 0 and bottom < other_bottom):
+                    p += 1
+                else:
+                    q += 1
+            shared[i, j] = count
+
+
+@compiled(f"void({_STRIPS}, int64[:, ::1], int64, int64, int64[::1])")
+def _count_inside(strips: NDArray[np.int32], firsts: Ints, moves: Ints, height: int, width: int, inside: Ints) -> None:
+    for i in range(len(inside)):
+        dx, dy = moves[i, 0], moves[i, 1]
+        for p in range(firsts[i], firsts[i + 1]):
+            if 0 <= strips[p, 0] + dx < width:
+                inside[i] += max(0, min(strips[p, 2] + dy, height) - max(strips[p, 1] + dy, 0))

@@ -1,0 +1,88 @@
+"""Masks as strips, against dense masks."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from maskjet import coco_rle
+from maskjet.detections import Detections
+from maskjet.tracking.strips import count_inside, count_shared, cut_strips, join_strips
+
+SIZE = (19, 23)
+
+
+def found(masks):
+    rle = coco_rle.encode(masks)
+    return Detections(
+        image_size=masks.shape[1:],
+        xyxy=np.array([coco_rle.to_xyxy(one) for one in rle], np.float32).reshape(-1, 4),
+        confidence=np.full(len(rle), 0.9, np.float32),
+        class_id=np.zeros(len(rle), np.int32),
+        rle=rle,
+    )
+
+
+@pytest.fixture(scope="module")
+def masks():
+    """Random pixels, full columns whose runs touch, all, nothing, the corners."""
+    masks = np.random.default_rng(0).random((8, *SIZE)) < np.linspace(0.05, 0.95, 8)[:, None, None]
+    masks[4], masks[5], masks[6], masks[7] = 0, 1, 0, 0
+    masks[6, :, 3:6] = True
+    masks[7, [0, 0, -1, -1], [0, -1, 0, -1]] = True
+    return masks
+
+
+def shifted(masks, moves):
+    """Each mask moved, in a margin as large as the image."""
+    height, width = SIZE
+    wide = np.pad(masks, ((0, 0), (height, height), (width, width)))
+    return np.array([np.roll(mask, (dy, dx), (0, 1)) for mask, (dx, dy) in zip(wide, moves, strict=True)])
+
+
+def test_they_are_the_masks(masks):
+    strips = cut_strips(found(masks))
+    for i, mask in enumerate(masks):
+        again = np.zeros(SIZE, bool)
+        for x, top, bottom in strips.strips[strips.firsts[i] : strips.firsts[i + 1]]:
+            assert bottom > top
+            assert not again[top:bottom, x].any()
+            again[top:bottom, x] = True
+        np.testing.assert_array_equal(again, mask)
+        assert (strips.areas[i], tuple(strips.boxes[i])) == (mask.sum(), coco_rle.to_xyxy(coco_rle.encode(mask)[0]))
+
+
+def test_shared_pixels_and_those_within_the_image(masks):
+    moves = np.random.default_rng(1).integers(-12, 13, (len(masks), 2))
+    moves[:2] = 0
+    strips = cut_strips(found(masks))
+    moved, still = shifted(masks, moves), shifted(masks, np.zeros_like(moves))
+    expected = (moved[:, None] & still).sum((2, 3))
+    np.testing.assert_array_equal(count_shared(strips, moves, strips), expected)
+    within = moved[:, SIZE[0] : -SIZE[0], SIZE[1] : -SIZE[1]].sum((1, 2))
+    np.testing.assert_array_equal(count_inside(strips, moves, SIZE), within)
+    assert expected.any()
+    assert (within < masks.sum((1, 2))).any()
+
+
+def test_parts_are_joined(masks):
+    strips = cut_strips(found(masks))
+    parts = [strips.strips[strips.firsts[i] : strips.firsts[i + 1]] for i in range(len(masks))]
+    joined = join_strips(parts, strips.boxes, strips.areas)
+    for one, other in zip(joined, strips, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert len(join_strips([], strips.boxes[:0], strips.areas[:0]).strips) == 0
+
+
+def test_boxes_stand_for_masks_that_are_not_there():
+    boxes = np.array(
+        [[1.2, 2, 4, 5.5], [-3, -3, np.inf, 40], [5, 5, 5, 9], [np.nan, 0, 2, 2], [3, 9, 8, 1]], np.float32
+    )
+    given = replace(found(np.zeros((5, *SIZE), bool)), xyxy=np.array(boxes, np.float32), rle=None)
+    strips = cut_strips(given)
+    assert strips.areas.tolist() == [3 * 4, SIZE[0] * SIZE[1], 0, 4, 0]
+    masks = np.zeros((5, *SIZE), bool)
+    masks[0, 2:6, 1:4] = masks[1] = masks[3, :2, :2] = True
+    for i in (0, 1, 3):
+        lines = strips.strips[strips.firsts[i] : strips.firsts[i + 1]]
+        np.testing.assert_array_equal(lines, cut_strips(found(masks[i : i + 1])).strips)
