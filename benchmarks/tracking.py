@@ -1,6 +1,6 @@
 """Trackers on drawn streets: ours, without its parts, and those of other packages, on the same detections.
 
-    python -m benchmarks.tracking --out benchmarks/results/tracking_cpu.json
+    python -m benchmarks.tracking
 
 Videos, detections and overlaps are made once and kept in a folder. Detections of the demo model take a GPU seconds and
 a CPU minutes, and are left out without --demo.

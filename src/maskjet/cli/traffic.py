@@ -16,8 +16,8 @@ maskjet traffic coco streets --images 20
 """
 _VIDEO_EXAMPLES = """
 maskjet traffic video street.mp4
-maskjet traffic video quiet.mp4 --size 640x360 --frames 100 --density 0.3 \\
-    --truth quiet.mots.txt
+maskjet traffic video quiet.mp4 --size 640x360 --frames 100 --density 0.3
+maskjet traffic video known.mp4 --seed 7 --truth known.mots.txt
 """
 _COCO_EXAMPLES = """
 maskjet traffic coco streets
