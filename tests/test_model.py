@@ -66,8 +66,8 @@ def test_a_list_gives_a_list_in_batches_of_any_sizes(tiny):
 def test_a_list_is_read_batch_by_batch(tiny, monkeypatch):
     """A list of files as long as a disk holds is not in memory at once."""
     model, events = load(tiny), []
-    read, result = models.to_image, EagerSlot.result
-    monkeypatch.setattr(models, "to_image", lambda *args: events.append("read") or read(*args))
+    read, result = models.to_pixels, EagerSlot.result
+    monkeypatch.setattr(models, "to_pixels", lambda *args: events.append("read") or read(*args))
     monkeypatch.setattr(EagerSlot, "result", lambda slot: events.append("run") or result(slot))
     assert len(model.predict([image(40, 40)] * 19)) == 19
     assert events == (["read"] * 8 + ["run"]) * 2 + ["read"] * 3 + ["run"]

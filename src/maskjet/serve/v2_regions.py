@@ -208,13 +208,13 @@ class _CudaMemory:
     """
 
     def __init__(self, region: CudaRegion, device: str) -> None:
-        self.region = region
+        self.region, self._device = region, device
         if not device.startswith("cuda"):
             raise InputError("A region must be in system shared memory, as this service computes on a CPU; got CUDA's.")
         driver, pointer, begin, size = _load_driver(), *(ctypes.c_uint64() for _ in range(3))
         handle = _Handle.from_buffer_copy(base64.b64decode(region.raw_handle))
         with capturing, on_device(torch.device(device)):
-            torch.empty(1, device=device)  # a new thread has no context before
+            torch.empty(1, dtype=torch.uint8, device=device)  # a new thread has no context before
             status = driver.cuIpcOpenMemHandle_v2(ctypes.byref(pointer), handle, _PEER_ACCESS)
             if status:
                 raise InputError(
@@ -231,7 +231,7 @@ class _CudaMemory:
 
     def read(self, offset: int, size: int) -> torch.Tensor:
         """These bytes, in place; the tensor keeps the memory open."""
-        return torch.as_tensor(self)[offset : offset + size]
+        return torch.as_tensor(self, dtype=torch.uint8, device=self._device)[offset : offset + size]
 
 
 def _close(driver: Any, pointer: int, device: str) -> None:
