@@ -53,15 +53,21 @@ async def test_clients_of_many_sizes_share_batches_and_get_what_predict_finds(on
     assert told['maskjet_gpu_memory_bytes{device="cuda:0",kind="allocated"}'] > 2**20
 
 
+@pytest.fixture(scope="module")
+def by_gpu():
+    with maskjet.load("demo", device="cuda", decoder="cuda", threshold=0.3, compile=False) as loaded:
+        yield loaded
+
+
 @run
-async def test_jpegs_of_any_sizes_are_found_in_as_predict_finds_by_the_gpu(on_gpu):
+async def test_jpegs_of_any_sizes_are_found_in_as_predict_finds_by_the_gpu(by_gpu):
     streets = [maskjet.traffic.sample(seed=n, size_hw=SIZES_HW[n % 7]).image for n in range(14)]
     files = [encoded(street, ".jpg") for street in streets]
     cut = files[0][:-500]  # the CPU's, which refuses it
-    alone = [on_gpu.predict(file, decoder="cuda") for file in files]
-    async with served({"demo": on_gpu}, memory_bytes=2**28) as client:
+    alone = [by_gpu.predict(file, decoder="cuda") for file in files]
+    async with served({"demo": by_gpu}, memory_bytes=2**28) as client:
         await client.service.warmed_up()
-        before = captured(on_gpu)
+        before = captured(by_gpu)
         for number, file in enumerate(files):  # one by one there is nothing to round otherwise
             answer = await client.post("/v1/predict", content=file)
             assert answer.json() == alone[number].as_dict()
@@ -75,7 +81,7 @@ async def test_jpegs_of_any_sizes_are_found_in_as_predict_finds_by_the_gpu(on_gp
             assert found.confidence == pytest.approx(alone[number % 15].confidence, abs=2e-3)
         drawn = await client.post("/v1/predict", content=files[0], headers={"Accept": "image/png"})
         assert drawn.headers["content-type"] == "image/png"
-        assert captured(on_gpu) == before
+        assert captured(by_gpu) == before
         assert (await client.get("/v1/status")).json()["jpegs"] == "cuda:0"
         assert (
             numbers((await client.get("/metrics")).text)['maskjet_jpegs_on_cpu_total{reason="cut off or damaged"}'] == 2
