@@ -108,7 +108,7 @@ class _Counter:
 
 
 class Line(_Counter):
-    """Counts tracks that cross a line, as supervision's `LineZone` does.
+    """Counts tracks that cross a line, with `anchor="corners"` as supervision's `LineZone` does.
 
     A track is on a side if all its anchor points are, between the perpendiculars through the line's ends; else it is
     on neither. The side on which it is seen first is its own; it crosses when it is seen on the other one for `frames`
@@ -143,7 +143,7 @@ class Line(_Counter):
         end: Sequence[float],
         *,
         name: str = "line",
-        anchor: Anchor = "corners",
+        anchor: Anchor = "bottom",
         frames: int = 1,
     ) -> None:
         super().__init__((start, end), name, anchor, frames)
