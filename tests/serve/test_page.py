@@ -337,7 +337,7 @@ def test_a_video_plays_with_its_results(page, video):
     expect(page.locator("#rate")).not_to_be_empty()
     expect(page.locator("#latency")).not_to_be_empty()
     expect(page.locator("#dropped")).to_have_text(re.compile(r"^\d+$"))
-    assert streams[0].endswith("/v1/stream?model=demo&threshold=0.05")
+    assert streams[0].endswith("/v1/stream?model=demo&threshold=0.05&track=true")
     expect(page.get_by_role("button", name="Play", exact=True)).to_be_visible()  # it has come to its end
     expect(page.locator("#result")).to_have_text("2 found: 1 car, 1 person.")
     page.get_by_label("Position").fill("1")
