@@ -83,6 +83,12 @@ def to_image(value: Any, name: str) -> Image:
         InputError: The value is no image as described above.
         SourceError: The file can't be read; the message names it.
     """
+    pixels = to_pixels(value, name)
+    return pixels if isinstance(pixels, np.ndarray) else _from_array(pixels.cpu().numpy(), name)
+
+
+def to_pixels(value: Any, name: str) -> Image | torch.Tensor:
+    """Do what `to_image` does, but leave uint8 [H, W, 3] where it is if that is a GPU."""
     if isinstance(value, str | os.PathLike):
         return read_image(path_of_image(value, name))
     if isinstance(value, bytes):
@@ -92,17 +98,11 @@ def to_image(value: Any, name: str) -> Image:
     if hasattr(value, "getexif"):
         return _from_pil(value, name)
     value = as_tensor(value, name)
-    if isinstance(value, torch.Tensor):
-        return _from_array(value.detach().cpu().numpy(), name)
-    raise InputError(f"{name} must be an array, tensor, PIL image, path or bytes, got {type(value).__name__}.")
-
-
-def to_pixels(value: Any, name: str) -> Image | torch.Tensor:
-    """Do what `to_image` does, but leave uint8 [H, W, 3] where it is if that is a GPU."""
-    value = as_tensor(value, name)
-    if isinstance(value, torch.Tensor) and value.is_cuda and value.dtype == torch.uint8 and value.shape[2:] == (3,):
-        return value.detach()
-    return to_image(value, name)
+    if not isinstance(value, torch.Tensor):
+        raise InputError(f"{name} must be an array, tensor, PIL image, path or bytes, got {type(value).__name__}.")
+    value = value.detach()
+    is_ready = value.is_cuda and value.dtype == torch.uint8 and value.shape[2:] == (3,)
+    return value if is_ready else _from_array(value.cpu().numpy(), name)
 
 
 def path_of_image(value: str | os.PathLike[str], name: str) -> Path:
