@@ -55,11 +55,19 @@ def keep_in_runs(runs: Runs, xyxy: NDArray[np.float32], mask_pixels: MaskPixels)
     windows = np.hstack([np.floor(corners.min(axis=1)), np.ceil(corners.max(axis=1))])
     windows[np.isnan(windows).any(axis=1) | (mask_pixels != "box")] = 0, 0, width, height
     windows = windows.clip(0, (width, height, width, height)).astype(np.int64)
-    most = int(((runs.spans[:, 1] - 1) // max(height, 1) - runs.spans[:, 0] // max(height, 1) + 1).sum())
+    most = count_pieces(runs)
     limits.check("masks_bytes", _BYTES * most, "keep_mask_pixels() needs")
     spans, firsts = np.empty((most, 2), np.int64), np.zeros_like(runs.firsts)
     keep_spans(runs.spans, runs.firsts, windows, height, mask_pixels == "largest", spans, firsts)
     return Runs(runs.size_hw, spans[: firsts[-1]], firsts)
+
+
+def count_pieces(runs: Runs) -> int:
+    """The pieces of all masks' runs, cut at the columns' ends; `cut` makes no more."""
+    height = max(runs.size_hw[0], 1)
+    columns = runs.spans - (0, 1)
+    columns //= height
+    return int((columns[:, 1] - columns[:, 0] + 1).sum())
 
 
 @compiled("int64(Array(int64, 2, 'C', True), int64, Array(int64, 1, 'C', True), int32[:, ::1])")
@@ -141,13 +149,10 @@ def keep_spans(
     out_firsts: NDArray[np.int64],
 ) -> None:
     """Write the runs of masks' pixels in their windows, or perhaps of their large parts; no two of them touch."""
-    filled = 0
+    filled, pieces = 0, np.empty((len(out), 3), np.int32)
     for mask in range(len(windows)):
-        own, most, begin = spans[firsts[mask] : firsts[mask + 1]], 0, filled
-        for i in range(len(own)):
-            most += (own[i, 1] - 1) // height - own[i, 0] // height + 1
-        pieces = np.empty((most, 3), np.int32)
-        count = cut(own, height, windows[mask], pieces)
+        begin = filled
+        count = cut(spans[firsts[mask] : firsts[mask + 1]], height, windows[mask], pieces)
         if is_largest:
             count = drop_small_parts(pieces[:count])
         for k in range(count):

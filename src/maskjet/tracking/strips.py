@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from maskjet import coco_rle
 from maskjet.detections import Detections
 from maskjet.jit import compiled
+from maskjet.mask_pixels import count_pieces, cut
 
 Ints = NDArray[np.int64]
 
@@ -36,13 +37,11 @@ def cut_strips(found: Detections) -> Strips:
     """
     if found.rle is None:
         return _cut_boxes(found)
-    count, height, runs = len(found), found.image_size[0], coco_rle.to_runs(found.rle, found.image_size)
-    columns = runs.spans - (0, 1)
-    columns //= height
-    strips = np.empty(((columns[:, 1] - columns[:, 0] + 1).sum(), 3), np.int32)
-    cut = Strips(strips, np.zeros(count + 1, np.int64), np.zeros((count, 4), np.int64), np.zeros(count, np.int64))
-    _cut_runs(runs.spans, runs.firsts, height, *cut)
-    return cut
+    count, runs = len(found), coco_rle.to_runs(found.rle, found.image_size)
+    strips, firsts = np.empty((count_pieces(runs), 3), np.int32), np.zeros(count + 1, np.int64)
+    boxes, areas = np.zeros((count, 4), np.int64), np.zeros(count, np.int64)
+    _cut_runs(runs.spans, runs.firsts, runs.size_hw, strips, firsts, boxes, areas)
+    return Strips(strips, firsts, boxes, areas)
 
 
 def _cut_boxes(found: Detections) -> Strips:
@@ -79,27 +78,33 @@ def count_inside(masks: Strips, moves: Ints, size_hw: tuple[int, int]) -> Ints:
     return inside
 
 
-@compiled("void(int64[:, ::1], int64[::1], int64, int32[:, ::1], int64[::1], int64[:, ::1], int64[::1])")
+@compiled(
+    "void(Array(int64, 2, 'C', True), Array(int64, 1, 'C', True), UniTuple(int64, 2),"
+    " int32[:, ::1], int64[::1], int64[:, ::1], int64[::1])"
+)
 def _cut_runs(
-    spans: Ints, spans_firsts: Ints, height: int, strips: NDArray[np.int32], firsts: Ints, boxes: Ints, areas: Ints
+    spans: Ints,
+    spans_firsts: Ints,
+    size_hw: tuple[int, int],
+    strips: NDArray[np.int32],
+    firsts: Ints,
+    boxes: Ints,
+    areas: Ints,
 ) -> None:
-    filled = 0
+    filled, (height, width) = 0, size_hw
+    window = np.array([0, 0, width, height])
     for mask in range(len(areas)):
+        own = strips[filled:]
+        count = cut(spans[spans_firsts[mask] : spans_firsts[mask + 1]], height, window, own)
         top, bottom = height, 0
-        for i in range(spans_firsts[mask], spans_firsts[mask + 1]):
-            begin, end = spans[i, 0], spans[i, 1]
-            areas[mask] += end - begin
-            while begin < end:
-                x = begin // height
-                stop = min(end, (x + 1) * height)
-                strips[filled, 0], strips[filled, 1], strips[filled, 2] = x, begin - x * height, stop - x * height
-                top, bottom = min(top, begin - x * height), max(bottom, stop - x * height)
-                begin = stop
-                filled += 1
+        for k in range(count):
+            areas[mask] += own[k, 2] - own[k, 1]
+            top, bottom = min(top, own[k, 1]), max(bottom, own[k, 2])
+        if count:
+            boxes[mask, 0], boxes[mask, 1] = own[0, 0], top
+            boxes[mask, 2], boxes[mask, 3] = own[count - 1, 0] + 1, bottom
+        filled += count
         firsts[mask + 1] = filled
-        if filled > firsts[mask]:
-            boxes[mask, 0], boxes[mask, 2] = strips[firsts[mask], 0], strips[filled - 1, 0] + 1
-            boxes[mask, 1], boxes[mask, 3] = top, bottom
 
 
 _STRIPS = "int32[:, ::1], int64[::1]"
