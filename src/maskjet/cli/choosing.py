@@ -72,6 +72,7 @@ def load_model(
         CheckpointError: The weights can't be read.
         UnsupportedError: The model can't run here.
     """
-    from maskjet.model import load_configured
+    from maskjet.model import Model, read_network
 
-    return load_configured(model, weights, config, threshold=threshold, classes=split_list(classes) or None)
+    network = read_network(model, weights, config.input_size)
+    return Model(network, config, threshold=threshold, classes=split_list(classes) or None)

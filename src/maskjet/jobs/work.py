@@ -81,12 +81,13 @@ def open_model(settings: Settings, config: EngineConfig) -> Model:
     Raises:
         InputError, CheckpointError, UnsupportedError: As `maskjet.load`.
     """
-    from maskjet.model import load_configured
+    from maskjet.model import Model, read_network
 
-    threshold, by_class = settings.threshold, settings.class_thresholds
-    return load_configured(
-        settings.model, settings.weights, config, threshold=threshold, by_class=by_class, classes=settings.classes
-    )
+    network = read_network(settings.model, settings.weights, config.input_size)
+    threshold: Any = network.spec.threshold if settings.threshold is None else settings.threshold
+    if settings.class_thresholds:  # of classes that are not named, Model would take the default
+        threshold = {**dict.fromkeys(network.spec.class_names.values(), threshold), **settings.class_thresholds}
+    return Model(network, config, threshold=threshold, classes=settings.classes)
 
 
 def digest_weights(settings: Settings) -> str | None:
