@@ -53,7 +53,7 @@ class AnnotatedVideo(Sink):
     """H.264 video, in .webm VP9, of the frames with their detections drawn in, redacted or cut out.
 
     The video starts at 0 and keeps the frames' intervals in time. If there is no clock, or it jumps (back to another
-    video's start, or more than an hour ahead), frames follow at `fps`. The first frame sets the size; an odd side loses
+    video's start, or more than an hour ahead), frames follow at the source's rate. The first frame sets the size; an odd side loses
     its last row or column. Frames of another size are letterboxed. Colours are encoded and tagged like the source's; if
     it states none, as BT.709 for HD and BT.601 below.
 
@@ -68,8 +68,8 @@ class AnnotatedVideo(Sink):
 
     Args:
         path: Path of the .mp4, .mkv, .mov or .webm file.
-        fps: Frames per second for frames without times; None for the source's rate, or 30.
-        source: Source whose colours, pixel aspect ratio and audio the video gets; they are read with the first frame.
+        source: Source whose rate, colours, pixel aspect ratio and audio the video gets; all but the first are read with
+            the first frame. None for 30 frames per second where frames have no times.
         with_audio: Whether the source's audio is copied.
         style: Whether frames are annotated, redacted or cut out, and how.
         encoding: Encoder and quality.
@@ -82,9 +82,8 @@ class AnnotatedVideo(Sink):
     def __init__(
         self,
         path: str,
-        fps: float | None = None,
-        source: Source | None = None,
         *,
+        source: Source | None = None,
         with_audio: bool = True,
         style: Style = _STYLE,
         encoding: Encoding = _ENCODING,
@@ -94,7 +93,7 @@ class AnnotatedVideo(Sink):
         self._path, self._painter = path, Painter(style, overwrites=True)
         self.redacts = isinstance(style, Redaction)
         self._source = source
-        fps = fps or (source and source.fps) or _DEFAULT_FPS
+        fps = (source and source.fps) or _DEFAULT_FPS
         self._fps = fps if _LOWEST_FPS <= fps <= _HIGHEST_FPS else _DEFAULT_FPS
         self._temporary: TemporaryFile | None = TemporaryFile(path)
         self._thread = DrawingThread()
