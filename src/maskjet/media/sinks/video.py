@@ -53,9 +53,9 @@ class AnnotatedVideo(Sink):
     """H.264 video, in .webm VP9, of the frames with their detections drawn in, redacted or cut out.
 
     The video starts at 0 and keeps the frames' intervals in time. If there is no clock, or it jumps (back to another
-    video's start, or more than an hour ahead), frames follow at the source's rate. The first frame sets the size; an odd side loses
-    its last row or column. Frames of another size are letterboxed. Colours are encoded and tagged like the source's; if
-    it states none, as BT.709 for HD and BT.601 below.
+    video's start, or more than an hour ahead), frames follow at the source's rate. The first frame sets the size; an
+    odd side loses its last row or column. Frames of another size are letterboxed. Colours are encoded and tagged like
+    the source's; if it states none, as BT.709 for HD and BT.601 below.
 
     A video file's audio is copied, not re-encoded, from the first frame to the last, in sync: all its tracks. One is
     left out with a warning if the container does not take its codec; .webm takes Opus and Vorbis. Damaged audio ends
