@@ -47,12 +47,7 @@ def cookie_of(token: str) -> str:
 
 
 class Guard:
-    """Refuses requests before any work, and limits their bodies.
-
-    Args:
-        app: The application behind it.
-        service: Its settings, memory and state.
-    """
+    """Refuses requests before any work, and limits their bodies."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service, self._settings = app, service, service.settings

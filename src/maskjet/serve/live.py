@@ -87,12 +87,7 @@ async def _run(websocket: WebSocket, service: Service) -> None:
 
 
 class _RateLimit:
-    """A token bucket for frames that holds `_BURST_S` seconds' worth.
-
-    Args:
-        most: Frames a second.
-        now: Time in seconds.
-    """
+    """A token bucket for `most` frames a second that holds `_BURST_S` seconds' worth."""
 
     def __init__(self, most: int, now: float) -> None:
         self._most, self._before = most, now
@@ -118,11 +113,7 @@ class _FrameStream:
         self._failed: asyncio.Future[_CloseError] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
-        """Answer until the client leaves or the service ends.
-
-        Raises:
-            _CloseError: The socket must be closed.
-        """
+        """Answer until the client leaves or the service ends; raises _CloseError if the socket must be closed."""
         receiving = asyncio.create_task(self._receive())
         answering = asyncio.create_task(self._answer_all())
         ending = asyncio.create_task(self._service.ending.wait())

@@ -28,12 +28,7 @@ _BEAT_S = 0.01
 
 
 class Metrics:
-    """The metrics of one application.
-
-    Args:
-        dispatchers: Dispatchers by model, read at each scrape.
-        is_ready: Returns whether the service is ready.
-    """
+    """The metrics of one application; `dispatchers`, by model, are read at each scrape."""
 
     def __init__(self, dispatchers: Mapping[str, Dispatcher], is_ready: Callable[[], bool]) -> None:
         self.registry = CollectorRegistry()
@@ -108,12 +103,7 @@ class _OnScrape(Collector):
 
 
 def merge(texts: Mapping[str, str], label: str) -> bytes:
-    """Join metrics in Prometheus' text format, with a label that tells each sample's origin.
-
-    Args:
-        texts: The metrics by origin, the label's value.
-        label: The label's name.
-    """
+    """Join metrics in Prometheus' text format, by origin, which a label of each sample then tells."""
     families: dict[str, Metric] = {}
     for origin, text in texts.items():
         for family in text_string_to_metric_families(text):
@@ -174,12 +164,7 @@ def _gpu_memory(devices: Iterable[str]) -> Metric:
 
 
 class RequestCounter:
-    """Counts requests by route and outcome; the outermost ASGI middleware.
-
-    Args:
-        app: The application behind it.
-        metrics: Has the counter.
-    """
+    """Counts requests by route and outcome; the outermost ASGI middleware."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics

@@ -91,13 +91,7 @@ def run(app: FastAPI, listener: socket.socket, *, announce: Callable[[str], None
 
 
 def configure(app: ASGIApp, settings: Settings, *bases: type) -> uvicorn.Config:
-    """Uvicorn's configuration for an application.
-
-    Args:
-        app: The application.
-        settings: Its limits.
-        bases: Mixins for uvicorn's HTTP and WebSocket protocols.
-    """
+    """Uvicorn's configuration for an application; `bases` are mixins for its HTTP and WebSocket protocols."""
     http, ws = protocols(settings, *bases)
     return uvicorn.Config(
         app,
@@ -117,12 +111,7 @@ def configure(app: ASGIApp, settings: Settings, *bases: type) -> uvicorn.Config:
 
 @contextmanager
 def logging_on_stderr(name: str = "maskjet.serve", *, origin: str = "") -> Iterator[None]:
-    """Log to stderr, without uvicorn's messages about malformed requests.
-
-    Args:
-        name: The logger.
-        origin: Prefix of each message, which names the process.
-    """
+    """Log to stderr, after an origin that names the process; without uvicorn's messages about malformed requests."""
     logger, uvicorns = logging.getLogger(name), logging.getLogger("uvicorn.error")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)s {origin}%(message)s"))

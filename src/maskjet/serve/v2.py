@@ -191,11 +191,7 @@ async def unregister_region(request: Request, kind: _Kind, name: str = "") -> An
 
 
 class Inference:
-    """One inference request of either protocol.
-
-    Raises:
-        ProblemError: 404, there is no such model or version.
-    """
+    """One inference request of either protocol; raises as `find`."""
 
     def __init__(self, service: Service, regions: Regions, model: str, version: str) -> None:
         self.dispatcher = find(service, model, version)

@@ -147,13 +147,6 @@ def write_response(
 ) -> tuple[bytes, int | None]:
     """Write the body of the response of HTTP.
 
-    Args:
-        found: The detections of each of the request's images.
-        identity: The request's id.
-        outputs: Those of `choose_outputs`.
-        model: The model's name.
-        version: Its version.
-
     Returns:
         The body, and the value of its header Inference-Header-Content-Length; None if it is JSON alone.
 

@@ -66,11 +66,7 @@ KINDS: dict[str, type[SystemRegion | CudaRegion]] = {"system": SystemRegion, "cu
 
 
 class Regions:
-    """The regions of a service, as one of its processes reads them; for several threads.
-
-    Args:
-        service: The service.
-    """
+    """The regions of a service, as one of its processes reads them; for several threads."""
 
     def __init__(self, service: Service) -> None:
         settings, siblings = service.settings, service.siblings
@@ -81,11 +77,7 @@ class Regions:
         self._opened: dict[int, _SystemMemory | _CudaMemory] = {}  # by number, which no other registration gets
 
     def register(self, kind: str, fields: dict[str, Any]) -> None:
-        """Register a region whose memory can be read.
-
-        Args:
-            kind: Its kind.
-            fields: Those of `SystemRegion` or `CudaRegion`.
+        """Register a region, of the fields of its kind, whose memory can be read.
 
         Raises:
             ProblemError: 403, anybody may reach the service; 409, the name is taken, or there are `MOST` regions.
@@ -197,14 +189,10 @@ class _Handle(ctypes.Structure):
 
 
 class _CudaMemory:
-    """Memory of another process on a GPU, open until the last tensor in it has gone.
-
-    Args:
-        region: The memory.
-        device: The GPU of the process' models, "cuda:N"; "cpu" is refused.
+    """Memory of another process on the GPU of this one's models, open until the last tensor in it has gone.
 
     Raises:
-        InputError: It can't be opened, or has fewer bytes.
+        InputError: It can't be opened, or has fewer bytes; or the models are on a CPU.
     """
 
     def __init__(self, region: CudaRegion, device: str) -> None:
