@@ -106,14 +106,7 @@ def with_options(
     options: Mapping[str, inspect.Parameter],
     make: Callable[[dict[str, Any]], Any],
 ) -> Callable[..., None]:
-    """Give a command options in place of one of its parameters.
-
-    Args:
-        command: The command.
-        name: Name of the parameter.
-        options: The options by name.
-        make: Makes the parameter's value of the options' values by name.
-    """
+    """Give a command options, by name, in place of its parameter `name`, which `make` makes of their values by name."""
 
     @functools.wraps(command)
     def run(**arguments: Any) -> None:

@@ -20,11 +20,7 @@ _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 
 
 class Ended(KeyboardInterrupt):
-    """A signal has ended the command.
-
-    Attributes:
-        number: Number of the signal.
-    """
+    """A signal of this number has ended the command."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"ended by {signal.Signals(number).name}")

@@ -29,9 +29,6 @@ class LocalFolder:
 
     A file is named by its place, its path below the folder, as in "parts/ab/abcd.parquet". Methods raise OutputError
     if the folder can't be written to, read or listed.
-
-    Args:
-        out: Its path.
     """
 
     def __init__(self, out: str) -> None:
@@ -136,11 +133,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 class RemoteFolder:
-    """An output folder in an object store, where an object appears when its upload ends; methods as `LocalFolder`'s.
-
-    Args:
-        out: Its URL.
-    """
+    """An output folder in an object store, where an object appears when its upload ends; methods as `LocalFolder`'s."""
 
     def __init__(self, out: str) -> None:
         self._url = out

@@ -34,11 +34,7 @@ _MOST_BYTES = 2**31 - 1
 
 
 def check_kind(rows: str) -> Kind:
-    """Check the kind of rows.
-
-    Raises:
-        InputError: It is neither "frame" nor "detection".
-    """
+    """The kind of rows of this name; raises InputError if there is none."""
     for kind in _KINDS:
         if kind == rows:
             return kind
@@ -46,11 +42,7 @@ def check_kind(rows: str) -> Kind:
 
 
 def arrow() -> Any:
-    """Import pyarrow.
-
-    Raises:
-        MissingDependencyError: It is not installed.
-    """
+    """Import pyarrow, or raise MissingDependencyError."""
     return require("pyarrow", extra="jobs", purpose="maskjet.jobs")
 
 
@@ -109,11 +101,7 @@ def escape(text: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """Undo `escape`.
-
-    Raises:
-        InputError: `escape` did not write it.
-    """
+    """Undo `escape`; raises InputError for what it did not write."""
     if not text.startswith(_ESCAPED):
         return text
     try:
@@ -170,9 +158,7 @@ class FoundFrame:
 class TableBuilder:
     """Builds a table from frames with their detections, added in order.
 
-    Args:
-        rows: Kind of the rows.
-        about: Further entries of the metadata, in JSON types.
+    Its metadata has further entries, `about`, in JSON types.
     """
 
     def __init__(self, rows: Kind, **about: Any) -> None:
@@ -256,12 +242,7 @@ def _class_names(found: Detections) -> list[str]:
 
 
 def read_frames(batch: pyarrow.RecordBatch, class_names: Mapping[int, str]) -> Iterator[FoundFrame]:
-    """Convert rows of the kind "frame" back to frames, equal to those given to `TableBuilder.add`.
-
-    Args:
-        batch: Rows of a part.
-        class_names: Names of the model's classes.
-    """
+    """Convert rows of the kind "frame" back to frames, equal to those given to `TableBuilder.add`."""
     columns = {name: batch.column(name) for name in batch.schema.names}
     ends = columns["class_id"].offsets.to_numpy()
     class_id = columns["class_id"].values.to_numpy()

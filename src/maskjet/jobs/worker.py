@@ -59,9 +59,6 @@ class Actor:
     """Ray actor of `RayWorkers`: processes a segment per call.
 
     Errors are returned, not raised: Ray would log and wrap each, and go on with the tasks of other actors.
-
-    Args:
-        orders: Orders of `Worker`.
     """
 
     def __init__(self, orders: Mapping[str, Any]) -> None:
