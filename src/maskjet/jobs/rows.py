@@ -184,11 +184,7 @@ class TableBuilder:
             self._flush()
 
     def table(self, **more: Any) -> pyarrow.Table:
-        """Build the table of all frames added; its metadata counts frames and detections.
-
-        Args:
-            more: Further entries of the metadata, in JSON types.
-        """
+        """Build the table of all frames added; its metadata has their number, that of detections, and `more`."""
         self._flush()
         table = arrow().Table.from_batches(self._batches, schema=self._schema)
         return with_metadata(table, frames=self._frames, detections=self._detections, **more)

@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 
 def main(descriptor: int) -> None:
-    """Process the segments that the driver sends; ends the process when the driver closes the connection.
-
-    Args:
-        descriptor: An inherited socket, connected to the driver.
-    """
+    """Process the segments that the driver sends over an inherited socket, and end the process when it is closed."""
     process.suit_program()
     process.print_warnings()
     driver, sending = Connection(descriptor), threading.Lock()
