@@ -177,7 +177,7 @@ class Dispatcher:
         loop = asyncio.get_running_loop()
         if deadline is not None and loop.time() >= deadline:
             raise problems.too_late("The deadline passed before the image could wait for the model; try again later.")
-        tickets = [Ticket(options or Options(), loop) for _ in images]
+        tickets = [Ticket(options or Options()) for _ in images]
         timer = None if deadline is None else loop.call_at(deadline, self._expire, tickets)
         try:
             with self._changed:
