@@ -219,11 +219,7 @@ def progress_bars(*columns: ProgressColumn) -> Iterator[Progress]:
 
 
 def print_result(result: Any, *, to_stdout: bool = False) -> None:
-    """Print a dict as JSON on stdout for programs, else text on stderr for people, so that pipes hold data only.
-
-    Raises:
-        OutputError: stdout can't be written to.
-    """
+    """Print a dict as JSON on stdout, else text on stderr, so that pipes hold data only; raises OutputError."""
     if isinstance(result, dict):
         _print(json.dumps(result, indent=2, allow_nan=False), to_stdout=True)
     else:

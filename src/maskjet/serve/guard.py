@@ -17,7 +17,6 @@ import base64
 import hashlib
 import hmac
 import logging
-from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -262,12 +261,7 @@ class _GuardedRequest:
         if "websocket.http.response" not in self._scope.get("extensions", {}):
             await self._send({"type": "websocket.close", "code": 1008, "reason": problem.detail[:120]})
             return
-        for message in _websocket_refusal(problem):
-            await self._send(message)
-
-
-def _websocket_refusal(problem: problems.ProblemError) -> list[dict[str, Any]]:
-    """Messages that refuse a WebSocket's handshake with a problem."""
-    response = problem.response()
-    start = {"type": "websocket.http.response.start", "status": problem.status, "headers": response.raw_headers}
-    return [start, {"type": "websocket.http.response.body", "body": response.body}]
+        response = problem.response()
+        start = {"type": "websocket.http.response.start", "status": problem.status, "headers": response.raw_headers}
+        await self._send(start)
+        await self._send({"type": "websocket.http.response.body", "body": response.body})

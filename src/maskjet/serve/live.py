@@ -202,8 +202,8 @@ class _FrameStream:
         with service.memory.reserve() as reservation:
             reservation.take(len(data))
             query.dispatcher.check_room()
-            (image,) = await bodies.decoders(service, [bodies.EncodedImage(data, "the frame")], reservation)
-            answer = await query.dispatcher.predict(image, query.options, deadline=deadline)
+            images = await bodies.decoders(service, [bodies.EncodedImage(data, "the frame")], reservation)
+            (answer,) = await query.dispatcher.predict_all(images, query.options, deadline=deadline)
             service.metrics.frames.labels(_SOURCE).inc()
             found = answer.detections
             if self._tracker is not None:

@@ -74,8 +74,7 @@ class Replica:
     async def check_health(self) -> None:
         """Wait until the models have answered frames; Ray sends no request before the first check passes.
 
-        Raises:
-            UnsupportedError: A device has failed; Ray then replaces the replica.
+        Raises UnsupportedError if a device has failed; Ray then replaces the replica.
         """
         service: Service = self.app.state.service
         await service.warmed_up()

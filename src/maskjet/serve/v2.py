@@ -245,11 +245,7 @@ class Inference:
 
 
 def find(service: Service, model: str, version: str) -> Dispatcher:
-    """A model's dispatcher.
-
-    Raises:
-        ProblemError: 404, there is no such model or version.
-    """
+    """A model's dispatcher; raises ProblemError 404 if there is no such model or version."""
     dispatcher = service.dispatcher(model)
     if version != VERSION:
         raise problems.ProblemError(404, "no-such-version", f"version must be {VERSION!r}, got {version[:60]!r}.")

@@ -247,11 +247,7 @@ class _Methods:
 
 
 def _split(data: bytes) -> tuple[bytes, memoryview]:
-    """A ModelInferRequest without its raw_input_contents; and these, which protobuf would copy.
-
-    Raises:
-        InputError: It is no such message, or has several of them.
-    """
+    """A ModelInferRequest without its raw_input_contents; and these, which protobuf would copy. Raises InputError."""
     head, contents, at = bytearray(), None, 0
     while at < len(data) and len(head) <= _HEAD_BYTES:
         start, size = at, 0

@@ -101,11 +101,7 @@ class Regions:
         self._close_unregistered()
 
     def status(self, kind: str, name: str = "") -> list[dict[str, Any]]:
-        """The region of this name, or all of this kind for an empty one.
-
-        Raises:
-            ProblemError: 404, there is no such region.
-        """
+        """The region of this name, or all of this kind for an empty one; raises ProblemError 404 if there is none."""
         found = self._ask("SELECT fields FROM regions WHERE kind = ? AND ? IN ('', name)", kind, name)
         if name and not found:
             raise problems.ProblemError(404, "no-such-region", f"name must be a registered region's, got {show(name)}.")
