@@ -100,7 +100,7 @@ class AccessControl:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._token = None if settings.token is None else _digest(settings.token)
-        self._cookie = None if settings.token is None else _digest(cookie_of(settings.token))
+        self._cookie = _digest(cookie_of(settings.token or ""))
 
     def check(self, scope: Scope, headers: Headers, *, is_open: bool) -> None:
         """Check a request by its headers and the address that it came to.
@@ -118,7 +118,6 @@ class AccessControl:
             scheme, given = "bearer", _subprotocol(headers)
         if scheme.lower() == "bearer" and hmac.compare_digest(_digest(given.strip()), self._token):
             return
-        assert self._cookie is not None
         if not given and hmac.compare_digest(_digest(_cookie(headers)), self._cookie):
             self._check_origin(headers)
             return

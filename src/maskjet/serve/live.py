@@ -110,7 +110,7 @@ class _FrameStream:
         self._newest: tuple[int, bytes] | None = None
         self._came = asyncio.Event()
         self._in_progress: set[asyncio.Task[None]] = set()
-        self._failed: asyncio.Future[_CloseError] = asyncio.get_running_loop().create_future()
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
         """Answer until the client leaves or the service ends; raises _CloseError if the socket must be closed."""
@@ -120,11 +120,9 @@ class _FrameStream:
         ends: Sequence[asyncio.Future[Any]] = (receiving, answering, ending, self._failed)
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if self._failed.done():
-                raise self._failed.result()
-            for task in (receiving, answering):
-                if task.done():
-                    task.result()
+            for each in (self._failed, receiving, answering):
+                if each.done():
+                    each.result()
                     return
             answering.cancel()
             if self._in_progress:
@@ -133,10 +131,9 @@ class _FrameStream:
                 raise _CloseError(1011, self._service.failure)
             raise _CloseError(1001, "The service is shutting down.")
         finally:
-            tasks: Sequence[asyncio.Future[Any]] = (receiving, answering, ending, self._failed, *self._in_progress)
-            for each in tasks:
+            for each in (*ends, *self._in_progress):
                 each.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*ends, *self._in_progress, return_exceptions=True)
 
     async def _receive(self) -> None:
         """Receive frames and keep the newest; returns when the client disconnects."""
@@ -193,7 +190,7 @@ class _FrameStream:
         with suppress(WebSocketDisconnect, RuntimeError):  # it is closed: `_receive` ends, too
             await self._websocket.send_text(f'{{"frame": {index}, "dropped": {self._dropped}, {answer}}}')
         if self._service.failure is not None and problem is not None and not self._failed.done():
-            self._failed.set_result(_CloseError(1011, problem.detail))
+            self._failed.set_exception(_CloseError(1011, problem.detail))
 
     async def _detect(self, data: bytes, before: asyncio.Task[None] | None) -> str:
         """The result of one frame, as JSON; a tracked one waits for the frame before it."""

@@ -79,6 +79,10 @@ class AnnotatedVideo(Sink):
         InputError: Pixels of the style are transparent.
     """
 
+    _stream: av.VideoStream  # this and the next two come with the container
+    _weights: Weights
+    _picture: av.VideoFrame  # encoders copy it
+
     def __init__(
         self,
         path: str,
@@ -99,10 +103,7 @@ class AnnotatedVideo(Sink):
         self._thread = DrawingThread()
         self._format, self._options = _CONTAINERS[Path(path).suffix.lower()]
         self._container: av.container.OutputContainer | None = None
-        self._stream: av.VideoStream | None = None
         self._encoding, self._threads = encoding, threads or share_cores(1)
-        self._weights: Weights | None = None
-        self._picture: av.VideoFrame | None = None  # encoders copy it
         self._audio: list[AudioTrack] = []
         self._with_audio = with_audio
         self._packets = 0
@@ -121,9 +122,6 @@ class AnnotatedVideo(Sink):
         with naming(self._path):
             if self._container is None:
                 self._start(self._temporary, drawn.shape, frame.time_s)
-            assert self._stream is not None
-            assert self._weights is not None
-            assert self._picture is not None
             picture, height, width = self._picture, self._stream.height, self._stream.width
             picture.make_writable()  # new memory if an encoder should hold on to it
             buffers: Any = picture.planes
@@ -135,7 +133,6 @@ class AnnotatedVideo(Sink):
     def _encode(self, temporary: TemporaryFile, picture: av.VideoFrame | None) -> None:
         """Encode a picture, or drain the encoder if None, and flush the packets to the file."""
         assert self._container is not None
-        assert self._stream is not None
         try:
             for packet in self._stream.encode(picture):
                 if packet.pts is not None and packet.time_base:
