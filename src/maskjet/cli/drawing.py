@@ -112,7 +112,11 @@ def check_drawn(style: Style, outs: Sequence[str], *, shows: bool) -> None:
 
 
 def check_classes(style: Style, model: Model) -> None:
-    """Raise InputError if a class that a style redacts or cuts out is unknown to a model, or not reported."""
+    """Check that the classes that a style redacts or cuts out are found by a model.
+
+    Raises:
+        InputError: One is unknown, or not reported.
+    """
     from maskjet.drawing import DrawStyle
 
     if isinstance(style, DrawStyle) or style.classes is None:

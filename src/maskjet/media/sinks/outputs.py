@@ -238,7 +238,9 @@ def check_outputs(
 def unique_stems(names: Sequence[str], roots: Sequence[Path | None] | None = None) -> list[str]:
     """The text that replaces `{}` for each of these source names, without duplicates.
 
-    Below a source's root, the folder whose sub-folders are kept, it has these, as in "day1/cam".
+    Args:
+        names: Names of the sources.
+        roots: Per source, the folder whose sub-folders are kept, as in "day1/cam", or None.
     """
     stems: dict[str, None] = {}
     for name, root in zip(names, roots or [None] * len(names), strict=True):
