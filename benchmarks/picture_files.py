@@ -30,7 +30,7 @@ from maskjet.media.decoding import Decoding, choose_decoding
 from maskjet.media.frames import Source, open_source
 from maskjet.media.picture import Picture
 from maskjet.media.sinks import check_outputs
-from maskjet.media.sinks.drawing_thread import DrawingThread
+from maskjet.media.sinks.drawing_threads import DrawingThreads
 from maskjet.media.sinks.encoders import Encoding, share_cores
 from maskjet.model import Model
 from maskjet.spec import SPECS
@@ -283,21 +283,22 @@ class _Encoder:
 
     def __init__(self, path: Path, threads: int) -> None:
         self._container = av.open(str(path), "w", format="mp4")
-        self._threads, self._thread = threads, DrawingThread()
+        self._threads, self._thread = threads, DrawingThreads()
         self._stream: av.VideoStream | None = None
         self._pinned = torch.empty(0, dtype=torch.uint8)
         self._count = 0
 
     def add(self, picture: av.VideoFrame | Picture) -> None:
-        """Encode a picture, up to four behind."""
+        """Encode a picture, up to three behind."""
         self._thread.add(partial(self._encode, picture))
 
-    def _encode(self, picture: av.VideoFrame | Picture) -> None:
+    def _encode(self, picture: av.VideoFrame | Picture) -> Iterator[None]:
         if isinstance(picture, Picture):
             if self._pinned.shape != picture.memory.shape:
                 self._pinned = torch.empty(picture.memory.shape, dtype=torch.uint8, pin_memory=True)
             self._pinned.copy_(picture.memory)
             picture = av.VideoFrame.from_numpy_buffer(self._pinned.numpy(), format="nv12")
+        yield
         if self._stream is None:
             size_hw = picture.height, picture.width
             self._stream = Encoding().add_stream(self._container, size_hw, Fraction(int(FPS)), self._threads)

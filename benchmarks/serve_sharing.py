@@ -22,6 +22,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.command import SizesOption, start
+from benchmarks.image_files import coco_sizes
 from benchmarks.serve import draw_images, plant
 from benchmarks.serve_load import Outcome
 from benchmarks.serve_processes import run_load, started
@@ -98,6 +99,12 @@ def sum_up(outcomes: Sequence[Outcome], **known: str | float) -> Measured:
     return Measured(per_second=middle.per_second, p50_ms=cuts[49], p99_ms=cuts[98], unevenness=uneven, **known)  # type: ignore[arg-type]
 
 
+def _draw(folder: Path, size: str) -> list[Path]:
+    """Images of a size; "coco" has 200 sizes, as COCO's images have them."""
+    sizes_hw = coco_sizes(200) if size == "coco" else []
+    return [draw_images(folder, each, 1)[0] for each in sizes_hw] or draw_images(folder, parse_size(size))
+
+
 def main(
     *,
     model: ModelOption = "demo",
@@ -117,7 +124,7 @@ def main(
     generators = generators or max(1, len(os.sched_getaffinity(0)) // 4)
     with TemporaryDirectory() as text:
         folder = Path(text)
-        files = {each: draw_images(folder, parse_size(each)) for each in size or ("312",)}
+        files = {each: _draw(folder, each) for each in size or ("312",)}
         chosen = plant(model, weights, next(iter(files.values())), folder)
         if fake_ms is not None:
             (folder / "sitecustomize.py").write_text(FAKE.format(seconds=fake_ms / 1e3))

@@ -79,7 +79,7 @@ def test_a_trail_is_where_the_track_was_and_each_source_has_its_own():
 def test_trails_are_forgotten_and_survive_a_gap_and_frames_that_are_not_shown():
     painter = Painter(replace(NOTHING, trails=True))
     for step in range(10):
-        painter.skip(Frame(step, 0.0, BLACK, "a.mp4", "a"), found_at((20 + 5 * step, 100), ids=[7]))
+        painter.prepare(Frame(step, 0.0, BLACK, "a.mp4", "a"), found_at((20 + 5 * step, 100), ids=[7]))
     for step in range(10):
         paint(painter, found_at((250, 50), ids=[8]), 10 + step)
     assert np.count_nonzero(paint(painter, found_at((120, 100), ids=[7])).any(axis=(0, 2))) > 95

@@ -319,11 +319,11 @@ class TestHold:
         shown, skipped = (Painter(Redaction(hold=2)) for _ in range(2))
         for index, mask in enumerate(masks[:-1]):
             self.hidden(shown, found_in(mask), index)
-            skipped.skip(frame(noise(SIZE, 1), index), found_in(mask))
+            skipped.prepare(frame(noise(SIZE, 1), index), found_in(mask))
         expected = self.hidden(shown, found_in(masks[-1]), 5)
         np.testing.assert_array_equal(self.hidden(skipped, found_in(masks[-1]), 5), expected)
         for style in (DrawStyle(), Cutout()):
-            Painter(style).skip(frame(noise(SIZE, 1)), found_in(masks[0]))
+            Painter(style).prepare(frame(noise(SIZE, 1)), found_in(masks[0]))
 
     @pytest.mark.parametrize("size", [(96, 128), (24, 32), (49, 63), (1, 1), (480, 5)])
     def test_a_frame_of_another_size_is_covered_where_the_one_before_was(self, size):

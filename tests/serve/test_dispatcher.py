@@ -192,7 +192,7 @@ async def test_over_http_the_gpu_decodes_plain_jpegs_and_the_cpu_all_others(mode
 
     decoded = []
     monkeypatch.setattr(Decoding, "jpeg_decoder", lambda _: CPU())
-    monkeypatch.setattr(type(model), "decoding", lambda _: Decoding("cuda:0"))
+    monkeypatch.setattr(type(model), "decoding", lambda _: Decoding("cuda:0", is_automatic=True))
     plain = encoded(street, ".jpg")
     progressive = encoded(street, ".jpg", (cv2.IMWRITE_JPEG_PROGRESSIVE, 1))
     async with served({"demo": model}) as client:
@@ -218,7 +218,7 @@ async def test_over_http_the_gpu_decodes_plain_jpegs_and_the_cpu_all_others(mode
 
 
 @run
-async def test_the_gpu_decodes_if_it_was_asked_for_alone(model, monkeypatch):
+async def test_without_the_library_the_cpu_decodes_unless_the_gpu_was_asked_for(model, monkeypatch):
     monkeypatch.setattr(type(model), "decoding", lambda _: Decoding("cuda:0", is_automatic))
     monkeypatch.setattr(Decoding, "jpeg_decoder", lambda _: fail())
 
@@ -227,7 +227,7 @@ async def test_the_gpu_decodes_if_it_was_asked_for_alone(model, monkeypatch):
 
     is_automatic = True
     async with served({"demo": model}) as client:
-        assert (await client.get("/v1/status")).json()["jpegs"] == "cpu"
+        assert (await client.get("/v1/status")).json()["jpegs"] == "cpu (device='cuda:0' must have a decoder of JPEGs.)"
     is_automatic = False
     with pytest.raises(UnsupportedError, match="must have a decoder of JPEGs"):
         async with served({"demo": model}):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,7 +60,8 @@ def draw(image: ImageLike, detections: Instances, style: Style = _DEFAULT) -> ND
 
         image = to_image(image, "image")
     _check(image, detections)
-    return _paint(np.array(image, order="C"), detections, style)
+    region = _find_redacted(detections, style) if isinstance(style, Redaction) else None
+    return _paint(np.array(image, order="C"), detections, style, region)
 
 
 class Trails:
@@ -92,12 +95,12 @@ class Painter:
     """Draws the frames of videos in a style; unlike `draw`, it holds redacted regions and trails, and shows counts.
 
     Frames of a source must come in order; those of sources that one `stream` reads side by side may be mixed. Not for
-    several threads at once.
+    several threads at once, but for what `prepare` returns.
 
     Args:
         style: A `DrawStyle`, `Redaction` or `Cutout`.
-        overwrites: Whether a picture is only valid until the next, which may take its memory: new memory for each would
-            have thousands of page faults.
+        overwrites: Whether a picture is only valid until the same thread draws the next, which may take its memory: new
+            memory for each would have thousands of page faults.
 
     Examples:
         >>> import maskjet
@@ -111,29 +114,35 @@ class Painter:
 
     def __init__(self, style: Style = _DEFAULT, *, overwrites: bool = False) -> None:
         self._style, self._overwrites = style, overwrites
-        self._canvas: NDArray[np.uint8] | None = None  # the last picture, to be overwritten
+        self._of_thread = threading.local()  # its `canvas` is the last picture, to be overwritten
         self._held: dict[int, tuple[str, HeldRegion, Trails]] = {}  # by stream, with the name of its source
 
     def paint(self, frame: Frame, detections: Instances) -> NDArray[np.uint8]:
         """Draw the next frame of a source; result and errors are those of `draw`."""
+        return self.prepare(frame, detections)()
+
+    def prepare(self, frame: Frame, detections: Instances) -> Callable[[], NDArray[np.uint8]]:
+        """Take note of the next frame of a source; what is returned draws it: later, in any thread, or not at all."""
+        _check_size(frame.size_hw, detections)
+        held, trails = self._hold(frame, detections)
+        region = _find_redacted(detections, self._style, held) if isinstance(self._style, Redaction) else None
+        return partial(self._draw, frame, detections, region, trails)
+
+    def _draw(
+        self, frame: Frame, detections: Instances, region: Region | None, trails: Sequence[NDArray[np.float64]]
+    ) -> NDArray[np.uint8]:
         if isinstance(frame.pixels, np.ndarray):
             _check(frame.pixels, detections)
-        canvas, shape = self._canvas, (*frame.size_hw, 3)
+        canvas, shape = getattr(self._of_thread, "canvas", None), (*frame.size_hw, 3)
         if canvas is None or canvas.shape != shape:
             canvas = np.empty(shape, np.uint8)
-        _check(canvas, detections)
-        self._canvas = canvas if self._overwrites else None
+        if self._overwrites:
+            self._of_thread.canvas = canvas
         frame.copy_to(canvas)
-        painted = _paint(canvas, detections, self._style, *self._hold(frame, detections))
+        painted = _paint(canvas, detections, self._style, region, trails)
         if painted.shape[2] == 3:
             draw_counts(painted, frame.counts)
         return painted
-
-    def skip(self, frame: Frame, detections: Instances) -> None:
-        """Take note of the next frame of a source without drawing it."""
-        region, _ = self._hold(frame, detections)
-        if region is not None and isinstance(self._style, Redaction):
-            _find_redacted(detections, self._style, region)
 
     def _hold(self, frame: Frame, detections: Instances) -> tuple[HeldRegion | None, Sequence[NDArray[np.float64]]]:
         """The region held for a frame's source, and its tracks' ways; None and nothing for what is not held.
@@ -153,15 +162,16 @@ def _paint(
     canvas: NDArray[np.uint8],
     detections: Instances,
     style: Style,
-    held: HeldRegion | None = None,
+    redacted: Region | None,
     trails: Sequence[NDArray[np.float64]] = (),
 ) -> NDArray[np.uint8]:
-    """Draw into the image, checked; see `draw`."""
+    """Draw into the image, checked; see `draw`. `redacted` is the region of a redaction, or a quarter of it."""
     if isinstance(style, DrawStyle):
         annotate(canvas, detections, style, trails)
         return canvas
     if isinstance(style, Redaction):
-        inside = _find_redacted(detections, style, held)
+        assert redacted is not None
+        inside = _enlarge(redacted, canvas.shape)
         painted = replace(canvas, inside, 1 - inside, style.replace_with)
     else:
         outside = 1 - unite(pick(detections, style.classes))
@@ -171,27 +181,36 @@ def _paint(
     return painted
 
 
-def _find_redacted(detections: Instances, style: Redaction, held: HeldRegion | None) -> Region:
-    """The region that is redacted, with all that is held.
+def _find_redacted(detections: Instances, style: Redaction, held: HeldRegion | None = None) -> Region:
+    """The region that is redacted, with all that is held; of video a quarter of it, by squares.
 
     What is held is video, where squares of 2 × 2 pixels share their chroma: a pixel outside would show some of one
     inside. So its region is one of whole squares, which is also found four times as fast.
     """
-    height, width = detections.image_size
-    by_size = math.ceil(max(height, width) * _MARGIN_SHARE)
+    by_size = math.ceil(max(detections.image_size) * _MARGIN_SHARE)
     margin = by_size if style.margin is None else style.margin
     square = 1 if held is None else 2
     region = grow(unite(pick(detections, style.classes), square), -(-margin // square))
-    if held is None:
+    if held is not None:
+        held.add_to(region)
+    return region
+
+
+def _enlarge(region: Region, shape: tuple[int, ...]) -> Region:
+    """A region of an image's size from one of its squares of 2 × 2 pixels, or as it is."""
+    if region.shape == shape[:2]:
         return region
-    held.add_to(region)
     doubled = (region * np.uint16(0x0101)).view(np.uint8).repeat(2, axis=0)  # ten times as fast as cv2.resize
-    return np.ascontiguousarray(doubled[:height, :width])
+    return np.ascontiguousarray(doubled[: shape[0], : shape[1]])
 
 
 def _check(image: NDArray[np.uint8], detections: Instances) -> None:
     """Raise InputError if an array is no image, or not of the detections' size."""
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         raise InputError(f"image must be uint8 [H, W, 3], got {image.dtype} {list(image.shape)}.")
-    if image.shape[:2] != tuple(detections.image_size):
-        raise InputError(f"detections must be of the image's size {image.shape[:2]}, got {detections.image_size}.")
+    _check_size(image.shape[:2], detections)
+
+
+def _check_size(size_hw: tuple[int, ...], detections: Instances) -> None:
+    if size_hw != tuple(detections.image_size):
+        raise InputError(f"detections must be of the image's size {size_hw}, got {detections.image_size}.")

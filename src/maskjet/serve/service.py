@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from maskjet.errors import suggest
+from maskjet.errors import MaskjetError, first_line, suggest
 from maskjet.serve import problems
 from maskjet.serve.dispatcher import PERMITS, Dispatcher
 from maskjet.serve.metrics import Metrics
@@ -77,10 +77,15 @@ class Reservation:
 
 
 def _choose_jpeg_decoder(decoding: Decoding) -> tuple[str, JPEGDecoder | None]:
-    """Where JPEGs are decoded, and the GPU's decoder; raises its errors if the GPU was asked for."""
-    if decoding.device == "cpu" or decoding.is_automatic:  # the GPU is not auto's choice until its test has passed
+    """Where JPEGs are decoded, for people, and the GPU's decoder; raises its errors if the GPU was asked for."""
+    if decoding.device == "cpu":
         return "cpu", None
-    return decoding.device, decoding.jpeg_decoder()
+    try:
+        return decoding.device, decoding.jpeg_decoder()
+    except MaskjetError as error:
+        if not decoding.is_automatic:
+            raise
+        return f"cpu ({first_line(error)})", None
 
 
 class Service:

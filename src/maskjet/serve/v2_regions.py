@@ -13,6 +13,8 @@ import sqlite3
 import stat
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +25,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
 from maskjet.errors import InputError, explain
-from maskjet.ops.gpu import capturing, on_device
+from maskjet.ops.gpu import capturing
 from maskjet.serve import problems
 from maskjet.serve.service import Service
 from maskjet.serve.v2_json import Fields, read, show
@@ -197,8 +199,7 @@ class _CudaMemory:
             raise InputError("A region must be in system shared memory, as this service computes on a CPU; got CUDA's.")
         driver, pointer, begin, size = _load_driver(), *(ctypes.c_uint64() for _ in range(3))
         handle = _Handle.from_buffer_copy(base64.b64decode(region.raw_handle))
-        with capturing, on_device(torch.device(device)):
-            torch.empty(1, dtype=torch.uint8, device=device)  # a new thread has no context before
+        with capturing, _context_of(driver, device):
             status = driver.cuIpcOpenMemHandle_v2(ctypes.byref(pointer), handle, _PEER_ACCESS)
             if status:
                 raise InputError(
@@ -219,8 +220,22 @@ class _CudaMemory:
 
 
 def _close(driver: Any, pointer: int, device: str) -> None:
-    with on_device(torch.device(device)):
+    with _context_of(driver, device):
         driver.cuIpcCloseMemHandle(ctypes.c_uint64(pointer))
+
+
+@contextmanager
+def _context_of(driver: Any, device: str) -> Iterator[None]:
+    """Makes a GPU's context, which is PyTorch's, current: a thread that has not computed yet has none."""
+    number, context = ctypes.c_int(), ctypes.c_void_p()
+    driver.cuDeviceGet(ctypes.byref(number), torch.device(device).index)
+    driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number)
+    driver.cuCtxPushCurrent_v2(context)
+    try:
+        yield
+    finally:
+        driver.cuCtxPopCurrent_v2(ctypes.byref(context))
+        driver.cuDevicePrimaryCtxRelease_v2(number)
 
 
 @cache

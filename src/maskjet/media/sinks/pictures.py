@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from itertools import chain, count
 from pathlib import Path
 from typing import NoReturn
@@ -16,7 +16,8 @@ from maskjet.errors import InputError
 from maskjet.files import is_same_file, naming, replacing
 from maskjet.media.frames import Frame
 from maskjet.media.images import IMAGE_SUFFIXES
-from maskjet.media.sinks.drawing_thread import DrawingThread
+from maskjet.media.sinks.drawing_threads import DrawingThreads
+from maskjet.media.sinks.encoders import share_cores
 from maskjet.media.sinks.sink import Sink
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -128,13 +129,13 @@ class AnnotatedImages(Sink):
         self._painter = Painter(style, overwrites=True)
         self.redacts = isinstance(style, Redaction)
         self._sources = sources
-        self._thread = DrawingThread()
+        self._threads = DrawingThreads(share_cores(1))
         self._has_picture = False
         self._names.make_folder(path)
         self.paths = (path,)
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Draw and write one image, in a thread, up to four frames behind; it must not change afterwards.
+        """Draw and write one image, in threads, some frames behind; it must not change afterwards.
 
         Raises:
             InputError: The image would overwrite one of a source, the path is that of one picture, which is taken, or
@@ -147,20 +148,23 @@ class AnnotatedImages(Sink):
         with naming(str(path)):
             if path.exists() and (id_of(path) in self._sources or is_same_file(path, frame.name)):
                 raise InputError(f"out must not be where the source is, {str(path)!r} would be overwritten.")
-        self._thread.add(lambda: self._write(path, frame, detections))
+        self._threads.add(lambda: self._write(path, frame, detections))
 
-    def _write(self, path: Path, frame: Frame, detections: Detections) -> None:
-        drawn = self._painter.paint(frame, detections)
+    def _write(self, path: Path, frame: Frame, detections: Detections) -> Iterator[None]:
+        """The work on a frame; see `DrawingThreads`."""
+        draw = self._painter.prepare(frame, detections)
+        yield
+        drawn = draw()
         data = encode(drawn, path.suffix.lower(), name=repr(str(path)))
         with replacing(path, suffix="", is_durable=False) as temporary:  # .jpg would make it one of the folder
             temporary.write(data)
 
     def close(self) -> None:
         """Wait until all images are written."""
-        error = None if self._thread.is_closed else self._thread.close()
+        error = None if self._threads.is_closed else self._threads.close()
         if error is not None:
             raise error
 
     def abandon(self) -> None:
         """Wait until all images are written; each is whole."""
-        self._thread.close()
+        self._threads.close()

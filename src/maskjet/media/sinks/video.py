@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from fractions import Fraction
 from pathlib import Path
@@ -22,7 +23,7 @@ from maskjet.files import TemporaryFile, naming
 from maskjet.media.colours import PictureFormat, guess_picture_format
 from maskjet.media.frames import Frame, Source
 from maskjet.media.sinks.audio import AudioTrack, copy_stream, open_audio
-from maskjet.media.sinks.drawing_thread import DrawingThread
+from maskjet.media.sinks.drawing_threads import DrawingThreads
 from maskjet.media.sinks.encoders import Encoding, share_cores
 from maskjet.media.sinks.nv12 import Weights, to_nv12, weights_of
 from maskjet.media.sinks.sink import Sink
@@ -61,10 +62,10 @@ class AnnotatedVideo(Sink):
     left out with a warning if the container does not take its codec; .webm takes Opus and Vorbis. Damaged audio ends
     early.
 
-    Frames are drawn in a thread, up to four frames behind. x264 holds back one frame more than it has threads, VP9 24
-    frames. MP4 and QuickTime are fragmented while they are written, so that after a crash all plays but the last second
-    and these frames, 13 at most. `close` copies them to a file with its index first, which takes as much disk space
-    again. If that fails, the fragmented file takes the name; it plays as well.
+    Frames are drawn by half as many threads as encode, up to seven frames behind. x264 holds back one frame more than
+    it has threads, VP9 24 frames. MP4 and QuickTime are fragmented while they are written, so that after a crash all
+    plays but the last second and these frames, 16 at most. `close` copies them to a file with its index first, which
+    takes as much disk space again. If that fails, the fragmented file takes the name; it plays as well.
 
     Args:
         path: Path of the .mp4, .mkv, .mov or .webm file.
@@ -79,9 +80,8 @@ class AnnotatedVideo(Sink):
         InputError: Pixels of the style are transparent.
     """
 
-    _stream: av.VideoStream  # this and the next two come with the container
+    _stream: av.VideoStream  # this and the next come with the container
     _weights: Weights
-    _picture: av.VideoFrame  # encoders copy it
 
     def __init__(
         self,
@@ -100,10 +100,11 @@ class AnnotatedVideo(Sink):
         fps = (source and source.fps) or _DEFAULT_FPS
         self._fps = fps if _LOWEST_FPS <= fps <= _HIGHEST_FPS else _DEFAULT_FPS
         self._temporary: TemporaryFile | None = TemporaryFile(path)
-        self._thread = DrawingThread()
         self._format, self._options = _CONTAINERS[Path(path).suffix.lower()]
         self._container: av.container.OutputContainer | None = None
-        self._encoding, self._threads = encoding, threads or share_cores(1)
+        self._encoding, self._encoder_threads = encoding, threads or share_cores(1)
+        self._threads = DrawingThreads(max(self._encoder_threads // 2, 1))
+        self._of_thread = threading.local()  # its `picture` is the last that it drew; encoders copy it
         self._audio: list[AudioTrack] = []
         self._with_audio = with_audio
         self._packets = 0
@@ -113,22 +114,35 @@ class AnnotatedVideo(Sink):
         self.paths = (self._temporary.shown,)
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Draw and encode one frame, in a thread, up to four frames behind; its image must not change afterwards."""
-        self._thread.add(lambda: self._write(frame, detections))
+        """Draw and encode one frame, in threads, some frames behind; its image must not change afterwards."""
+        self._threads.add(lambda: self._write(frame, detections))
 
-    def _write(self, frame: Frame, detections: Detections) -> None:
-        assert self._temporary is not None
-        drawn = self._painter.paint(frame, detections)
+    def _write(self, frame: Frame, detections: Detections) -> Iterator[None]:
+        """The work on a frame; see `DrawingThreads`."""
+        draw = self._painter.prepare(frame, detections)
+        if self._container is None:
+            with naming(self._path):
+                assert self._temporary is not None
+                self._start(self._temporary, frame)
+        yield
+        picture = self._to_picture(draw())
+        yield
         with naming(self._path):
-            if self._container is None:
-                self._start(self._temporary, drawn.shape, frame.time_s)
-            picture, height, width = self._picture, self._stream.height, self._stream.width
-            picture.make_writable()  # new memory if an encoder should hold on to it
-            buffers: Any = picture.planes
-            planes = (np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size) for plane in buffers)
-            to_nv12(_fit(drawn, height, width), self._weights, width, *planes)
             picture.pts, picture.time_base = self._next_tick(frame.time_s), Fraction(1, _CLOCK_HZ)
+            assert self._temporary is not None
             self._encode(self._temporary, picture)
+
+    def _to_picture(self, drawn: NDArray[np.uint8]) -> av.VideoFrame:
+        """Convert what is drawn to NV12, in this thread's picture."""
+        height, width = self._stream.height, self._stream.width
+        picture: av.VideoFrame | None = getattr(self._of_thread, "picture", None)
+        if picture is None:
+            picture = self._of_thread.picture = av.VideoFrame(width, height, "nv12")
+        picture.make_writable()  # new memory if an encoder should hold on to it
+        buffers: Any = picture.planes
+        planes = (np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size) for plane in buffers)
+        to_nv12(_fit(drawn, height, width), self._weights, width, *planes)
+        return picture
 
     def _encode(self, temporary: TemporaryFile, picture: av.VideoFrame | None) -> None:
         """Encode a picture, or drain the encoder if None, and flush the packets to the file."""
@@ -175,15 +189,14 @@ class AnnotatedVideo(Sink):
         self._tick = 0 if self._tick < 0 else self._tick + max(round(gap_s * _CLOCK_HZ), 1)
         return self._tick
 
-    def _start(self, temporary: TemporaryFile, shape: tuple[int, ...], start_s: float | None) -> None:
+    def _start(self, temporary: TemporaryFile, first: Frame) -> None:
         if self._with_audio:
-            self._audio = open_audio(self._source, self._path, self._format, start_s, self._options)
+            self._audio = open_audio(self._source, self._path, self._format, first.time_s, self._options)
         options = self._audio[0].options if self._audio else self._options
         self._container = av.open(temporary.file, "w", format=self._format, options=dict(options))
         rate = Fraction(self._fps).limit_denominator(1001)
-        height, width = (max(side - side % 2, 2) for side in shape[:2])
-        self._picture = av.VideoFrame(width, height, "nv12")
-        self._stream = self._encoding.add_stream(self._container, (height, width), rate, self._threads)
+        height, width = (max(side - side % 2, 2) for side in first.size_hw)
+        self._stream = self._encoding.add_stream(self._container, (height, width), rate, self._encoder_threads)
         self._stream.codec_context.time_base = Fraction(1, _CLOCK_HZ)
         stated = self._source.picture_format if self._source is not None else None
         colours = stated or guess_picture_format((height, width))
@@ -194,9 +207,9 @@ class AnnotatedVideo(Sink):
 
     def close(self) -> None:
         """Finish the file and give it its name; without frames there is no file, after an error a partial one."""
-        if self._thread.is_closed:
+        if self._threads.is_closed:
             return
-        error = self._thread.close()
+        error = self._threads.close()
         if error is not None:
             self._end()
             raise error
@@ -240,8 +253,8 @@ class AnnotatedVideo(Sink):
 
     def abandon(self) -> None:
         """Keep the partial file, playable, under its temporary name."""
-        if not self._thread.is_closed:
-            self._thread.close()
+        if not self._threads.is_closed:
+            self._threads.close()
             self._end()
 
     def _end(self) -> None:

@@ -95,7 +95,7 @@ class Window(Sink):
             return
         begun_s = time.perf_counter()
         if frame.is_of_video and begun_s < self._next_s:
-            self._painter.skip(frame, detections)
+            self._painter.prepare(frame, detections)
             self._update()
             return
         drawn = self._painter.paint(frame, detections)

@@ -1,0 +1,97 @@
+"""Drawing and encoding in threads, so that whoever detects does not wait for it."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from threading import Condition
+
+from maskjet.errors import InputError
+
+_MOST_WAITING = 3  # frames that no thread has begun, 19 MB of 1080p: enough to even out key frames, which take longer
+
+
+class DrawingThreads:
+    """Does a sink's work in threads of its own, a few frames behind.
+
+    The work on a frame is a generator that yields twice: what comes before the first yield is done in the order of the
+    frames, then some beside other frames' work, and what comes after the second yield in order again. Once the work on
+    a frame has failed, that on later ones is left out.
+
+    Args:
+        threads: How many frames are worked on at once.
+    """
+
+    def __init__(self, threads: int = 1) -> None:
+        # Threads start with the first frames: of thousands of outputs, few are being written.
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="maskjet-draw")
+        self._most_unfinished = threads + _MOST_WAITING
+        self._unfinished: deque[Future[None]] = deque()
+        self._added = 0
+        self._failed = math.inf  # the first frame of which work has failed
+        self._begin, self._finish = _Turns(), _Turns()
+        self.is_closed = False
+
+    def add(self, work: Callable[[], Iterator[None]]) -> None:
+        """Have a frame's work done; waits only while as many are unfinished as may be.
+
+        Raises:
+            InputError: The sink is closed.
+            Exception: The work on an earlier frame failed.
+        """
+        if self.is_closed:
+            raise InputError("The output is closed; open another sink.")
+        while self._unfinished and (self._unfinished[0].done() or len(self._unfinished) >= self._most_unfinished):
+            self._unfinished[0].result()
+            self._unfinished.popleft()
+        self._unfinished.append(self._threads.submit(self._do, self._added, work()))
+        self._added += 1
+
+    def _do(self, number: int, work: Iterator[None]) -> None:
+        try:
+            with self._begin.turn_of(number):
+                self._go_on(number, work)
+            self._go_on(number, work)
+        finally:
+            with self._finish.turn_of(number):
+                self._go_on(number, work)  # nothing if it has failed
+
+    def _go_on(self, number: int, work: Iterator[None]) -> None:
+        if number > self._failed:
+            return
+        try:
+            next(work, None)
+        except BaseException:
+            self._failed = min(self._failed, number)
+            raise
+
+    def close(self) -> BaseException | None:
+        """Wait until all work is done; returns the error of work that failed."""
+        self.is_closed = True
+        wait(self._unfinished)
+        self._threads.shutdown()
+        errors = (work.exception() for work in self._unfinished)
+        return next((error for error in errors if error is not None), None)
+
+
+class _Turns:
+    """Lets threads do something one after the other, by number from 0."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._changed = Condition()
+
+    @contextmanager
+    def turn_of(self, number: int) -> Iterator[None]:
+        """Wait for the turn of a number, and end it at the end of the block."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._next == number)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._next += 1
+                self._changed.notify_all()
