@@ -34,7 +34,11 @@ _MOST_BYTES = 2**31 - 1
 
 
 def check_kind(rows: str) -> Kind:
-    """The kind of rows of this name; raises InputError if there is none."""
+    """Check the kind of rows.
+
+    Raises:
+        InputError: It is neither "frame" nor "detection".
+    """
     for kind in _KINDS:
         if kind == rows:
             return kind
@@ -158,7 +162,9 @@ class FoundFrame:
 class TableBuilder:
     """Builds a table from frames with their detections, added in order.
 
-    Its metadata has further entries, `about`, in JSON types.
+    Args:
+        rows: Kind of the rows.
+        about: Further entries of the metadata, in JSON types.
     """
 
     def __init__(self, rows: Kind, **about: Any) -> None:
