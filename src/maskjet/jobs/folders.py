@@ -114,14 +114,12 @@ class LocalFolder:
             temporary.flush()
             Path(temporary.name).replace(self.path / place)
 
-    def clean(self, folder: str) -> int:
-        """Remove the temporary files of killed runs from the subfolders of a folder; returns their number."""
-        removed, root = 0, self.path / folder
+    def clean(self, folder: str) -> None:
+        """Remove the temporary files of killed runs from the subfolders of a folder, which must be locked."""
+        root = self.path / folder
         with naming(str(root)):
             for path in root.glob(f"*/*{_PARTIAL}*"):
                 path.unlink(missing_ok=True)
-                removed += 1
-        return removed
 
 
 def _sync_folder(folder: Path) -> None:
@@ -214,8 +212,8 @@ class RemoteFolder:
         with Path(temporary.name).open("rb") as file:
             self._upload(place, iter(lambda: file.read(_BLOCK), b""))
 
-    def clean(self, folder: str) -> int:  # noqa: D102, ARG002
-        return 0  # an upload that did not end left no object
+    def clean(self, folder: str) -> None:
+        """Do nothing: an upload that did not end left no object."""
 
 
 Folder = LocalFolder | RemoteFolder

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyarrow.parquet import ParquetFile
 
-_FOLDER = "parts"
+FOLDER = "parts"
 MANIFEST = "segments.jsonl"
 _SUFFIX = ".parquet"
 _DIGEST = re.compile(r"[0-9a-f]{32}")
@@ -49,7 +49,7 @@ class Parts:
         """Path of a part below the output folder."""
         if not _DIGEST.fullmatch(digest):
             raise InputError(f"digest must be 32 hexadecimal digits, got {digest!r}.")
-        return f"{_FOLDER}/{digest[:2]}/{digest}{_SUFFIX}"
+        return f"{FOLDER}/{digest[:2]}/{digest}{_SUFFIX}"
 
     def write(self, digest: str, table: pyarrow.Table) -> None:
         """Write a part atomically, and sync it to disk; an error leaves nothing of it.
@@ -126,10 +126,6 @@ class Parts:
                 value = json.loads(line)
                 self._place_of(value["part"])
                 yield value["part"], Segment.from_dict(value["segment"])
-
-    def clean(self) -> int:
-        """Remove temporary files of killed runs; returns their number. Call it with the folder locked."""
-        return self._folder.clean(_FOLDER)
 
 
 def _check(name: str, table: pyarrow.Table) -> None:

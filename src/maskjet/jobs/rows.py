@@ -244,7 +244,12 @@ def _class_names(found: Detections) -> list[str]:
 
 
 def read_frames(batch: pyarrow.RecordBatch, class_names: Mapping[int, str]) -> Iterator[FoundFrame]:
-    """Convert rows of the kind "frame" back to frames, equal to those given to `TableBuilder.add`."""
+    """Convert rows of the kind "frame" back to frames, equal to those given to `TableBuilder.add`.
+
+    Args:
+        batch: Rows of a part.
+        class_names: Names of the model's classes.
+    """
     columns = {name: batch.column(name) for name in batch.schema.names}
     ends = columns["class_id"].offsets.to_numpy()
     class_id = columns["class_id"].values.to_numpy()
