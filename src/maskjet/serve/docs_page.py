@@ -10,33 +10,24 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
+from maskjet.serve.page import HEADERS
+
 router = APIRouter()
-_STYLE = (
-    ":root{color-scheme:light dark}body{font:1rem/1.5 system-ui,sans-serif;max-width:50rem;margin:2rem auto;"
-    "padding:0 1rem}h2{font-size:1.1rem;border-top:1px solid;padding-top:1rem}code{overflow-wrap:anywhere}"
-    "dt{float:left;clear:left;min-width:9rem}dd{margin-left:9.5rem}form{display:grid;gap:.4rem;justify-items:start}"
-    "label{display:flex;flex-wrap:wrap;gap:.5rem}pre{max-height:20rem;overflow:auto;white-space:pre-wrap;"
-    "overflow-wrap:anywhere;width:100%;margin:0}output{display:block;width:100%}output img{max-width:100%}"
-)
-_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; img-src blob:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
-    "trusted-types 'none'"
-)
 
 
 @router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> HTMLResponse:
     """The page."""
     document = request.app.openapi()
-    return HTMLResponse("".join(_page(document)), headers={"Content-Security-Policy": _POLICY})
+    return HTMLResponse("".join(_page(document)), headers=HEADERS)
 
 
 def _page(document: dict[str, Any]) -> Iterator[str]:
     title = escape(f"{document['info']['title']} {document['info']['version']}")
     yield f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
-    yield f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style><h1>{title}</h1>'
-    yield f"<script type=module src=page/docs.js></script><p>{_to_html(document['info'].get('description', ''))}</p>"
+    yield '<meta name="viewport" content="width=device-width"><link rel=stylesheet href=page/docs.css>'
+    yield f"<script type=module src=page/docs.js></script><h1>{title}</h1>"
+    yield f"<p>{_to_html(document['info'].get('description', ''))}</p>"
     yield '<p>For programs: <a href="openapi.json">openapi.json</a>.</p>'
     for path, methods in document["paths"].items():
         for method, operation in methods.items():

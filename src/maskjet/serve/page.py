@@ -33,7 +33,7 @@ _POLICY = "; ".join(
     )
 )
 
-_HEADERS = {
+HEADERS = {
     "Cache-Control": "no-cache",  # revalidated by ETag, so that a new version shows at once
     "Content-Security-Policy": _POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -42,6 +42,7 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+"""Headers of all pages."""
 
 
 def page_router() -> APIRouter:
@@ -62,7 +63,7 @@ def page_router() -> APIRouter:
         if name not in contents:
             raise HTTPException(404, f"The page has no file {name!r}.")
         etag = f'"{hashlib.sha256(contents[name]).hexdigest()[:32]}"'
-        headers = {**_HEADERS, "ETag": etag}
+        headers = {**HEADERS, "ETag": etag}
         known = {one.strip().removeprefix("W/") for one in request.headers.get("If-None-Match", "").split(",")}
         if known & {etag, "*"}:
             return Response(status_code=304, headers=headers)
