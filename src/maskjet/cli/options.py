@@ -169,12 +169,8 @@ def progress(task_name: str, total: int | None) -> Iterator[Callable[[], None]]:
 def progress_of(sources: Sequence[Source], note: str = "") -> Iterator[Callable[[int], None]]:
     """A line per source on stderr, if that is a terminal: a progress bar or, if any is live, how each does.
 
-    Args:
-        sources: The sources, opened.
-        note: Text behind their names; without one, a single source is not named.
-
-    Yields:
-        A function to call for each frame, with the position of its source.
+    Names have a note behind them; without one, a single source is not named. Yields a function to call for each frame,
+    with the position of its source.
     """
     from rich.markup import escape
     from rich.progress import MofNCompleteColumn, ProgressColumn, Task, TextColumn

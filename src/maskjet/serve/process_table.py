@@ -36,16 +36,7 @@ class Row(ctypes.Structure):
 
 
 class ProcessTable:
-    """A row for each process of a service.
-
-    Args:
-        count: Processes.
-        descriptor: The other processes' table, which this one inherits; None for a new one.
-
-    Attributes:
-        rows: The rows by the processes' numbers.
-        descriptor: The file, for processes that are started.
-    """
+    """A row for each process of a service, by its number; in a new file, or in that of an inherited descriptor."""
 
     def __init__(self, count: int, descriptor: int | None = None) -> None:
         size = ctypes.sizeof(Row) * (count + 1)

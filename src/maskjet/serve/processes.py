@@ -51,16 +51,10 @@ def serve(
     weights: Path | None = None,
     announce: Callable[[str], None],
 ) -> None:
-    """Serve models with one worker per place until SIGTERM, SIGINT or SIGHUP; see `server.run`.
+    """Serve models by name with one worker per place until SIGTERM, SIGINT or SIGHUP; see `server.run`.
 
-    Args:
-        models: Models by name, as `maskjet.load` takes them.
-        places: Devices, of `devices.choose`.
-        config: How the models run; each worker has the device of its place.
-        settings: Address, token and limits. `connections` limits all workers together, other limits each worker.
-            Worker 0 has the sources.
-        weights: Checkpoint of the only model.
-        announce: Called with the URL once all workers are ready.
+    Each worker runs them on the device of its place. `Settings.connections` limits all workers together, other limits
+    each; worker 0 has the sources. `announce` is called with the URL once all are ready.
 
     Raises:
         InputError: Other machines would reach the service and there is no token; or a model can't be loaded.

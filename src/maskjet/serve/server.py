@@ -63,15 +63,11 @@ def url_of(listener: socket.socket) -> str:
 
 
 def run(app: FastAPI, listener: socket.socket, *, announce: Callable[[str], None]) -> None:
-    """Serve until a signal, or until the device fails; then finish the requests in progress and return.
+    """Serve until a signal, or until the device fails; then finish the requests in progress and close the listener.
 
     SIGTERM, SIGINT and SIGHUP end it within `Settings.drain_s`, and a second one at once, if this is the main thread.
-    If a thread still decodes some seconds later, the process ends with it.
-
-    Args:
-        app: The application of `create_app`.
-        listener: The socket of `listen`; closed at the end.
-        announce: Called with the URL once the service is ready.
+    If a thread still decodes some seconds later, the process ends with it. `announce` is called with the URL once the
+    service is ready.
 
     Raises:
         UnsupportedError: A model failed on its first frames.
