@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from maskjet.errors import first_line
-from maskjet.ops.record import HALVES, Op, Variant, serves_any
+from maskjet.ops.record import HALVES, Op, Variant, name_of, serves_any
 
 capturing = threading.Lock()
 """Held while a graph is captured, and while a video decoder is made or freed. To make a decoder, CUDA waits for all
@@ -81,8 +81,8 @@ def triton_variant(
 
     def refuse(sample: torch.Tensor) -> str | None:
         if sample.dtype not in dtypes:
-            known = ", ".join(_name(dtype) for dtype in dtypes)
-            return f"it takes {known}, got {_name(sample.dtype)}"
+            known = ", ".join(map(name_of, dtypes))
+            return f"it takes {known}, got {name_of(sample.dtype)}"
         return why_not(sample.device, sample.dtype)
 
     return Variant(first_called(function), refuse, None if allocate is None else first_called(allocate))
@@ -100,7 +100,7 @@ def why_not(device: torch.device, dtype: torch.dtype) -> str | None:
     capability = torch.cuda.get_device_capability(device)
     oldest = _OLDEST_WITH_BFLOAT16 if dtype == torch.bfloat16 else _OLDEST
     if capability < oldest:
-        return "{} needs compute capability {}.{}, got {}.{}".format(_name(dtype), *oldest, *capability)
+        return "{} needs compute capability {}.{}, got {}.{}".format(name_of(dtype), *oldest, *capability)
     return _try_to_compile(device)
 
 
@@ -256,7 +256,3 @@ class Launchers:
 def table(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Copy numbers to a device, once while cached. The tensor is shared and must not be written to."""
     return torch.tensor(values, dtype=dtype, device=device)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -110,8 +110,7 @@ def check_frames(frames: torch.Tensor) -> torch.Tensor:
         )
     if frames.dtype != torch.uint8 or frames.ndim not in (3, 4) or frames.shape[-1] != 3 or 0 in frames.shape[-3:-1]:
         raise InputError(
-            f"frames must be uint8 [H, W, 3] or [N, H, W, 3] of at least one pixel, "
-            f"got {str(frames.dtype).removeprefix('torch.')} {list(frames.shape)}."
+            f"frames must be uint8 [H, W, 3] or [N, H, W, 3] of at least one pixel, got {describe(frames)}."
         )
     if frames.shape[-2] > _WIDEST:
         raise InputError(f"frames must be at most {_WIDEST:,} pixels wide, got {frames.shape[-2]:,}.")
