@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from maskjet.media.colours import FULL_RANGE, guess_matrix
 from maskjet.media.decoding import download, why_not_kept
 from maskjet.media.orientation import read_orientation
+from maskjet.media.pillow_images import turn
 
 if TYPE_CHECKING:
     from maskjet.media.picture import Picture
@@ -65,4 +66,4 @@ class PictureConverter:
                 self.is_on_cpu = True
         rgb = self._to_rgb.reformat(host, format="rgb24", src_colorspace=matrix, threads=_THREADS)
         pixels = np.asarray(rgb.to_ndarray(), dtype=np.uint8)
-        return np.ascontiguousarray(read_orientation(picture).apply(pixels))
+        return np.ascontiguousarray(turn(pixels, read_orientation(picture)))
