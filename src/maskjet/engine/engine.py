@@ -25,10 +25,7 @@ _FORKED = (
 
 
 class Engine:
-    """A pool of slots that run the steps of a network.
-
-    Args:
-        steps: The network on its device, and its ops; used by this engine alone.
+    """A pool of slots that run the steps of a network, which this engine alone uses.
 
     Raises:
         UnsupportedError: Graphs were asked for, and the steps can't run as graphs.

@@ -269,18 +269,10 @@ def stream(
     postprocessing: Postprocessing | None = None,
     finish: Callable[[Frame, Detections], Detections] | None = None,
 ) -> Generator[tuple[Frame, Detections]]:
-    """Detect on the frames of sources, side by side.
+    """Detect on the frames of sources, side by side, with up to `depth` batches of `batch` frames in flight.
 
-    Args:
-        engine: Lends the slots.
-        sources: Arguments of `open_source`.
-        depth: Batches in flight, at least 1.
-        batch: Largest number of frames in a batch; their inputs are of one size, see `Steps.input_hw`.
-        drops_late: Whether newer frames replace waiting ones; see `Readers`.
-        whole_batches: Whether batches wait to be filled; see `Readers`.
-        stop: Ends the stream once it is set.
-        postprocessing: What is found; None for the model's own.
-        finish: See `run`.
+    Sources are arguments of `open_source`; a `stop` that is set ends the stream. Other arguments are those of `Readers`
+    and `run`.
 
     Yields:
         Each frame with its detections, the frames of a source in order.
@@ -319,7 +311,7 @@ def predict(
     *,
     all_cores: bool = True,
 ) -> list[Detections]:
-    """Detect on images of any sizes, on any device.
+    """Detect on images of any sizes, on any device; returns the detections of each image.
 
     Args:
         engine: Lends the slot.
@@ -327,9 +319,6 @@ def predict(
         count: Number of images.
         postprocessing: What is reported; None for the model's own.
         all_cores: Whether slots may keep cores busy, because no image is decoded ahead.
-
-    Returns:
-        The detections of each image.
 
     Raises:
         DeviceError: The device failed; its `index` is the number of an image in the batch.

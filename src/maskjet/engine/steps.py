@@ -50,12 +50,7 @@ class Place(NamedTuple):
 
 
 class PostprocessBuffers:
-    """Thresholds and class map on the device, a slot's own copy, which captured graphs read at each replay.
-
-    Args:
-        postprocessing: The first values.
-        device: Device of the step that chooses detections.
-    """
+    """Thresholds and class map on the device, a slot's own copy, which captured graphs read at each replay."""
 
     def __init__(self, postprocessing: Postprocessing, device: torch.device) -> None:
         self.current = postprocessing
@@ -192,10 +187,7 @@ def _on_cpu(run: Callable[..., Any]) -> Callable[..., None]:
 class Work(ABC):
     """The steps for batches of one number of frames, with their buffers; detections and strings share one memory.
 
-    Args:
-        steps: The network and its ops.
-        options: The batches that it is for.
-        marks: Number of 32-bit words after the detections, for the family's own use.
+    After the detections come `marks` 32-bit words for the family's own use.
 
     Raises:
         InputError: Batch times `max_detections` is too large.

@@ -16,10 +16,6 @@ class Upload:
     """Page-locked memory and as much of the GPU's, in which the frames of a batch lie one behind the other.
 
     Both grow; graphs learn each frame's address from a `FrameTable`.
-
-    Args:
-        device: The GPU.
-        copier: Copies frames into page-locked memory.
     """
 
     def __init__(self, device: torch.device, copier: Copier) -> None:

@@ -143,11 +143,7 @@ def open_container(
 ) -> av.container.InputContainer:
     """Open a file, camera or URL that has video; with `hwaccel`, a GPU decodes it if it can.
 
-    Args:
-        name: Path, device file or URL.
-        hwaccel: Opens the decoder on a GPU; None for the CPU's.
-        number: The stream that is to be read; see `video_of`.
-        fence: Opens a URL whose host is to be checked.
+    `number` is the stream's that is to be read, see `video_of`; `fence` opens a URL whose host is to be checked.
 
     Raises:
         SourceError: It can't be opened, has no such stream or none that FFmpeg decodes, or its frames are too large.

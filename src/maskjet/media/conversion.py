@@ -21,10 +21,7 @@ _THREADS = 4  # FFmpeg's choice, 16 on 16 cores, makes decoding at 720p a fifth 
 
 
 class PictureConverter:
-    """Gives the pixels of the pictures of one decoder.
-
-    Args:
-        device: Where they are decoded, "cpu" or "cuda:N".
+    """Gives the pixels of the pictures of one decoder, on "cpu" or "cuda:N".
 
     Attributes:
         fallback: Why pictures of a GPU's decoder were converted on the CPU; None if none were.

@@ -243,11 +243,7 @@ def read_image(path: Path) -> Image:
 
 
 def decode_image(data: bytes, name: str) -> Image:
-    """Decode the content of an image file as `read_image` does.
-
-    Args:
-        data: The whole file.
-        name: Name of the image in error messages, quoted if it is a path.
+    """Decode the content of a whole image file as `read_image` does; `name` is the image's in errors, a path quoted.
 
     Raises:
         SourceError: The data is empty, cut off, damaged, too large or no image.

@@ -32,13 +32,9 @@ _T = TypeVar("_T")
 
 
 class Retries:
-    """Tries failed work again, after waits that double from 0.5 s to 30 s.
+    """Tries failed work again, after waits that double from 0.5 s to 30 s, for `patience_s`, until `stop` is set.
 
     Each wait is shorter by up to a half, at random, so that the sources of a host that was away don't return at once.
-
-    Args:
-        stop: Ends all tries, and a wait at once.
-        patience_s: Seconds after which a failure is raised.
     """
 
     def __init__(self, stop: threading.Event, patience_s: float = math.inf) -> None:
@@ -234,12 +230,7 @@ class LiveSource(Source):
 
 
 def open_stream(url: str, opening: Opening = DEFAULT_OPENING, fence: Fence | None = None) -> Source:
-    """Open a camera or URL.
-
-    Args:
-        url: Device file or URL.
-        opening: How to open it; a live source has no start.
-        fence: Opens a URL whose host is to be checked, each time.
+    """Open a camera or URL; a `fence` opens a URL whose host is to be checked, each time.
 
     Returns:
         A `LiveSource`, or a `VideoSource` if it is no live source or not to be opened again.

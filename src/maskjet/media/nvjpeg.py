@@ -40,10 +40,7 @@ class _Image(ctypes.Structure):
 
 
 def jpeg_decoder(device: str) -> JPEGDecoder:
-    """The process's decoder of a GPU, made when it is first asked for.
-
-    Args:
-        device: The GPU, "cuda:N".
+    """The process's decoder of a GPU, "cuda:N", made when it is first asked for.
 
     Raises:
         UnsupportedError: The GPU can't be used or has no decoder of JPEGs, or PyTorch is not for CUDA 13.
@@ -59,11 +56,7 @@ def _make_decoder(device: str) -> JPEGDecoder:
 
 
 class JPEGDecoder:
-    """Decodes JPEGs by an NVIDIA GPU's own decoder; one per process and GPU (`jpeg_decoder`), for several threads.
-
-    Args:
-        device: See `jpeg_decoder`, which also names the errors.
-    """
+    """Decodes JPEGs by an NVIDIA GPU's own decoder; one per process and GPU (`jpeg_decoder`), for several threads."""
 
     def __init__(self, device: str) -> None:
         library, self._device = _load_library(), torch.device(device)
@@ -122,11 +115,7 @@ class JPEGDecoder:
 class _State:
     """nvJPEG's state of one batch, with a stream of its own. Made while no graph is captured; not thread-safe.
 
-    Args:
-        library: nvJPEG.
-        handle: Its handle.
-        submitting: Held while work is submitted to the handle.
-        device: The GPU, which is current.
+    `submitting` is held while work is submitted to the handle. The device is current.
     """
 
     def __init__(self, library: Any, handle: ctypes.c_void_p, submitting: threading.Lock, device: torch.device) -> None:

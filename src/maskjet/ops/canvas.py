@@ -67,12 +67,7 @@ class Region:
         return self.top, self.left, self.height, self.width
 
     def canvas(self, source_hw: tuple[int, int], size_hw: tuple[int, int]) -> Canvas:
-        """The canvas of an input in which the frame fills this rectangle.
-
-        Args:
-            source_hw: (height, width) of the frame, in pixels.
-            size_hw: (h, w) of the input, in pixels.
-        """
+        """The canvas of an input of `size_hw` in which a frame of `source_hw` fills this rectangle; all in pixels."""
         height, width = source_hw  # the product comes first, so that whole numbers of pixels are exact
         return Canvas(
             -self.left * width / self.width,

@@ -44,11 +44,7 @@ def make_op(
 ) -> Op:
     """Make the record of an op whose Triton implementation has its name and lies in its package's `triton.py`.
 
-    Args:
-        public: The function users call.
-        reference: The definition; serves every input.
-        dtypes: Types of the op's first tensor that the Triton implementation takes.
-        cpu: The implementation for CPUs, if there is one.
+    `dtypes` are the types of the op's first tensor that the Triton implementation takes.
     """
     name = public.__name__
     variants = {
@@ -64,11 +60,7 @@ def triton_variant(
 ) -> Variant:
     """Make a variant that imports its module, and with it Triton, on the first call.
 
-    Args:
-        module: The module's full name.
-        function: The implementation in it.
-        dtypes: Types of the op's first tensor that the implementation takes.
-        allocate: The function in the module that makes an `out`, if the op needs one; see `Variant`.
+    `dtypes` are those of the op's first tensor that the function takes; `allocate` names the one that makes an `out`.
     """
 
     def first_called(name: str) -> Callable[..., Any]:

@@ -62,14 +62,9 @@ class Op:
     """Implementations by name, fastest first, ending with "reference", which serves every input."""
 
     def choose(self, implementation: str, sample: torch.Tensor) -> Choice:
-        """Decide which implementation serves inputs like `sample`.
+        """Decide which implementation serves inputs like `sample`, the op's first tensor, or an empty one like it.
 
-        Args:
-            implementation: "auto" for the fastest that serves `sample`, or the name of one.
-            sample: The op's first tensor argument, or an empty one of the same device and dtype.
-
-        Returns:
-            The implementation and the reason for it.
+        `implementation` is "auto" for the fastest that serves the sample, or the name of one.
 
         Raises:
             InputError: The op has no implementation of that name.

@@ -47,7 +47,7 @@ def runtime_name() -> str:
 
 
 def compare(path: Path, network: RFDETR, cast: RFDETR, dtype: torch.dtype, select: Select | None) -> Differences:
-    """Compare a file with its module on drawn streets.
+    """Compare a file with its module on drawn streets; returns each output's largest difference of all batches.
 
     Tokens that rank within rounding may change places, which changes all that is decoded. So the module decodes the
     tokens that the file chose; the logits that they are chosen by are compared, too.
@@ -55,12 +55,9 @@ def compare(path: Path, network: RFDETR, cast: RFDETR, dtype: torch.dtype, selec
     Args:
         path: The file.
         network: The module in float32.
-        cast: The module in the file's precision; the same in float32.
+        cast: The module in the file's precision, `dtype`; the same in float32.
         dtype: That precision.
         select: What chooses detections in the file; None if nothing does.
-
-    Returns:
-        Each output's largest difference of all batches.
 
     Raises:
         UnsupportedError: ONNX Runtime can't run the file, or an output differs by more than its limit.

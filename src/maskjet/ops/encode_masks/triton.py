@@ -179,11 +179,8 @@ def _own_buffers(
 def launch(mask_logits: torch.Tensor, queries: MaskQueries, sizes: SizeTable, buffers: Buffers) -> None:
     """Encode into given buffers: two launches, no allocation; never waits, and can be captured in a CUDA graph.
 
-    Args:
-        mask_logits: float32, float16 or bfloat16 [B, Q, h, w].
-        queries: Which masks; the counts and indices are read on the device.
-        sizes: Of the images, at most 2**28 pixels each, and what their masks cover.
-        buffers: Buffers for this batch, K masks and at least as many blocks; overwritten.
+    Counts and indices of queries are read on the device. Images have at most 2**28 pixels each. The buffers are for
+    this batch, K masks and at least as many blocks, and are overwritten.
     """
     batch, masks = buffers.shape
     slots, has_boxes = triton.next_power_of_2(masks), queries.boxes is not None

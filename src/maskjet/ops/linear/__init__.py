@@ -138,12 +138,7 @@ def linear(
 def count_partials(rows: int, width: int, outputs: int, inputs: int | None = None, *, is_whole: bool = False) -> int:
     """Count the partial sums or maxima, P, that a layer returns per row: the tiles across its output.
 
-    Args:
-        rows: Rows of the output.
-        width: Columns of the weight.
-        outputs: Rows of the weight.
-        inputs: Columns of x; None for the weight's.
-        is_whole: Whether there is a norm behind the product.
+    `width` is that of the weight, and `inputs` that of x, if it is another; with `is_whole` there is a norm behind.
     """
     return outputs // choose_tile(rows, width, outputs, inputs=inputs, is_whole=is_whole).columns
 

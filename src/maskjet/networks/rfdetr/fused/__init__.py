@@ -25,11 +25,7 @@ _MOST_HIDDEN = 512  # channels; a program normalises whole rows
 
 
 class Fused:
-    """Runs forward passes with folded weights; see `Runtime`.
-
-    Args:
-        network: The network, on its device; it is moved to the CPU.
-        dtype: Precision to run in.
+    """Runs forward passes with folded weights; see `Runtime`. The network, on its device, is moved to the CPU.
 
     Raises:
         UnsupportedError: The kernels don't serve the network, the precision or the device.
@@ -72,13 +68,7 @@ class Fused:
 
 
 class FusedOrCompiled:
-    """`Fused`, or PyTorch if the kernels don't serve the network or can't be compiled; see `Runtime`.
-
-    Args:
-        network: The network, on its device.
-        dtype: Precision to run in.
-        by_torch: Makes the network's runtime by PyTorch.
-    """
+    """`Fused`, or the runtime by PyTorch if the kernels don't serve the network or can't be compiled; see `Runtime`."""
 
     why_no_graph = None
 

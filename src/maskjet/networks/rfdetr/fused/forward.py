@@ -27,10 +27,6 @@ class Forward:
     Tokens, pixels and queries of all images are rows of matrices. It never waits, and can be captured in a CUDA graph.
     Independent work runs on two streams: the critical path on one of high priority, the rest on the caller's. For one
     thread at a time.
-
-    Args:
-        weights: Folded, on the device to run on.
-        batch: Images per call.
     """
 
     def __init__(self, weights: Weights, batch: int) -> None:

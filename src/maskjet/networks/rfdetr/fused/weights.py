@@ -138,12 +138,7 @@ class Weights:
 
 @torch.no_grad()
 def fold(network: RFDETR, dtype: torch.dtype) -> Weights:
-    """Fold a network's weights, on its device.
-
-    Args:
-        network: The network, best in float32, since weights of lower precision are rounded twice.
-        dtype: float16 or bfloat16.
-    """
+    """Fold a network's weights, on its device; best in float32, since weights of lower precision are rounded twice."""
     return _Folding(network, dtype).weights()
 
 
@@ -298,10 +293,7 @@ class _Folding:
     def _decoder_layer(self, layer: Any, before: Any, last_norm: Any) -> DecoderLayer:
         """Convert a decoder layer; its norms are folded into the layers behind them, but for the last layer's.
 
-        Args:
-            layer: The module.
-            before: The last norm of the layer in front, to fold into this one; None for the first.
-            last_norm: The norm behind the decoder, for its last layer; None for others.
+        `before` is the last norm of the layer in front, to fold into this one; `last_norm` that behind the decoder.
         """
         attention, scale = layer.self_attn, self._decoder_scale(layer.self_attn)
         weight, bias = attention.in_proj_weight.float() * scale[:, None], attention.in_proj_bias * scale

@@ -19,12 +19,7 @@ _DIMENSIONS = 4
 
 
 class ChannelsLastLinear(nn.Module):
-    """linear(features.flatten(1)).
-
-    Args:
-        linear: The layer whose weights are taken.
-        shape: (C, H, W) of the features.
-    """
+    """linear(features.flatten(1)), with the weights of a layer, for features of a shape (C, H, W)."""
 
     def __init__(self, linear: nn.Linear, shape: tuple[int, int, int]) -> None:
         super().__init__()

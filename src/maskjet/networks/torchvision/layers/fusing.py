@@ -75,11 +75,7 @@ def _shape(
 
 
 class ConvolutionReLU(nn.Module):
-    """relu(convolution(features) + added).
-
-    Args:
-        convolution: The layer whose weights are taken; without groups, padded with zeros.
-    """
+    """relu(convolution(features) + added), with the weights of a layer without groups, padded with zeros."""
 
     def __init__(self, convolution: nn.Conv2d) -> None:
         super().__init__()

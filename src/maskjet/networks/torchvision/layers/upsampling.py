@@ -22,11 +22,7 @@ from maskjet.networks.torchvision.layers.rewriting import Rewrite, calls
 
 
 class AddUpsampled(nn.Module):
-    """fine + interpolate(coarse + bias, size=fine.shape[-2:], mode="nearest").
-
-    Args:
-        bias: [C], added to the coarser features; None for no bias.
-    """
+    """fine + interpolate(coarse + bias, size=fine.shape[-2:], mode="nearest"), where the bias, [C], may be None."""
 
     def __init__(self, bias: torch.Tensor | None) -> None:
         super().__init__()
