@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from maskjet.errors import first_line
-from maskjet.ops.record import HALVES, Op, Variant, name_of, serves_any
+from maskjet.ops.record import HALVES, Op, Variant, name_of
 
 capturing = threading.Lock()
 """Held while a graph is captured, and while a video decoder is made or freed. To make a decoder, CUDA waits for all
@@ -50,7 +50,7 @@ def make_op(
     variants = {
         "triton": triton_variant(f"{public.__module__}.triton", name, dtypes),
         **({} if cpu is None else {"cpu": cpu}),
-        "reference": Variant(reference, serves_any),
+        "reference": Variant(reference),
     }
     return Op(name, public, variants)
 

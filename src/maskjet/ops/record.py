@@ -30,7 +30,7 @@ class Variant:
     run: Callable[..., Any]
     """The implementation. All implementations of an op take the same arguments and return the same type, or write to
     `out`."""
-    refuse: Callable[[torch.Tensor], str | None]
+    refuse: Callable[[torch.Tensor], str | None] = lambda _: None
     """Takes the op's first tensor; returns why this implementation can't serve its device or dtype, or None."""
     allocate: Callable[..., Any] | None = None
     """Makes an `out` for `run`, for ops whose implementations need different ones."""
@@ -161,10 +161,6 @@ def check_pixels(image: Any, *, may_be_empty: bool) -> None:
             f"image must be float16 or bfloat16 [B, H, W, C], contiguous, {size}C a power of two up to "
             f"{_MOST_CHANNELS}, got {describe(image)}."
         )
-
-
-def serves_any(_sample: torch.Tensor) -> None:
-    """Refuse nothing: the reference serves every input."""
 
 
 def needs_cpu(sample: torch.Tensor) -> str | None:

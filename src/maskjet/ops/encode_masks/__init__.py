@@ -15,7 +15,7 @@ from maskjet.ops.encode_masks import cpu, reference
 from maskjet.ops.encode_masks.strings import Strings
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.paste_masks import check_masks
-from maskjet.ops.record import FLOATS, Op, Variant, describe, needs_cpu, serves_any
+from maskjet.ops.record import FLOATS, Op, Variant, describe, needs_cpu
 from maskjet.ops.selection import ImageSizes, MaskQueries, Selection, SizeTable
 
 
@@ -93,6 +93,6 @@ RECORD = Op(
     variants={
         "triton": triton_variant("maskjet.ops.encode_masks.triton", "encode_masks", FLOATS, allocate="DeviceStrings"),
         "cpu": Variant(cpu.encode_masks, needs_cpu, Strings),
-        "reference": Variant(reference.encode_masks, serves_any, Strings),
+        "reference": Variant(reference.encode_masks, allocate=Strings),
     },
 )
