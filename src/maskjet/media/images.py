@@ -22,8 +22,7 @@ from maskjet.errors import InputError, SourceError, explain, translate_errors
 from maskjet.files import path_of_url
 from maskjet.media.avif import decode_avif
 from maskjet.media.containers import is_camera, is_stream, shown_name
-from maskjet.media.image_headers import MOST_PARTS, jpeg_descriptions, jpeg_frame, stated_size_hw
-from maskjet.media.jpeg_scans import jpeg_scans
+from maskjet.media.image_headers import MOST_PARTS, jpeg_descriptions, jpeg_frame, jpeg_scans, stated_size_hw
 from maskjet.media.pillow_images import (
     open_with_pillow,
     orientation_of,

@@ -145,7 +145,8 @@ def encode_masks(
     buffers, host = _own_buffers(threading.get_ident(), batch, masks, blocks, mask_logits.device)
     launch(mask_logits, queries, sizes, buffers)
     host.copy_(buffers.head, non_blocking=True)
-    _wait_for(mask_logits.device)
+    if mask_logits.is_cuda:
+        torch.cuda.current_stream(mask_logits.device).synchronize()
     strings = DeviceStrings.within(buffers, (mask_logits, queries, sizes))
     return [cut() for cut in strings.read(strings.keep(host.numpy()), batch)]
 
@@ -237,11 +238,6 @@ def launch(mask_logits: torch.Tensor, queries: MaskQueries, sizes: SizeTable, bu
 def count_blocks(sizes_hw: Sequence[tuple[int, int]]) -> int:
     """Blocks of columns of all images together, which `Buffers` have room for."""
     return sum(-(-width // _COLUMNS) for _, width in sizes_hw)
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()
 
 
 def _header_length(batch: int, masks: int) -> int:

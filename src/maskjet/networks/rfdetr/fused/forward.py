@@ -36,7 +36,9 @@ class Forward:
         self._inside = find_inside(weights.is_inside, batch)
         self._queries = weights.queries.repeat(batch, 1)
         self._buffers: dict[str, Tensor] = {}
-        self._decoded = self._allocate_decoded()
+        # The decoder's hidden vectors, with room for the mask head's expansion in front.
+        layers, (rows, width) = weights.mask_queries, self._queries.shape
+        self._decoded = self._buffer("found", rows, width if layers is None else len(layers.expand.bias) + width)
         self._urgent: torch.cuda.Stream | None = None
         self._is_on_caller = False
         self._workspaces = {False: Workspace(), True: Workspace()}  # by whether the caller's stream is current
@@ -61,7 +63,10 @@ class Forward:
                 refined, _ = self._refine("boxes", hidden, self._weights.boxes, boxes)
             queries = self._make_mask_queries(hidden, sums)
             self._wait_for_caller()
-            masks = None if queries is None or pixels is None else self._multiply_masks(queries, pixels)
+            masks = None
+            if queries is not None and pixels is not None:
+                masks = self._buffer("masks", self._batch, self._spec.queries, *self._spec.mask_hw)
+                self._run("mask_logits", self._per_query(queries), pixels, out=masks)
         return NetworkOutput(self._per_query(logits), self._per_query(refined), masks)
 
     def _encode(self, images: Tensor) -> Tensor:
@@ -168,11 +173,6 @@ class Forward:
 
     # Below: one method per op, with its output in a buffer.
 
-    def _allocate_decoded(self) -> Tensor:
-        """Allocate rows for the decoder's hidden vectors, with room for the mask head's expansion in front."""
-        layers, (rows, width) = self._weights.mask_queries, self._queries.shape
-        return self._buffer("found", rows, width if layers is None else len(layers.expand.bias) + width)
-
     def _embed(self, images: Tensor) -> tuple[Tensor, Tensor]:
         weights, (tokens, width) = self._weights, self._weights.positions.shape
         out = self._buffer("tokens", self._batch * tokens, width)
@@ -264,11 +264,6 @@ class Forward:
             out_embedding=sines,
         )
         return out, sines
-
-    def _multiply_masks(self, queries: Tensor, pixels: Tensor) -> Tensor:
-        out = self._buffer("masks", self._batch, self._spec.queries, *self._spec.mask_hw)
-        self._run("mask_logits", self._per_query(queries), pixels, out=out)
-        return out
 
     def _run(self, op: str, first: Tensor, *args: Any, **given: Any) -> None:
         ops.RECORDS[op].choose("auto", first).run(first, *args, **given)
