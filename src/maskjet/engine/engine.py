@@ -68,9 +68,7 @@ class Engine:
     def lease(self, count: int, postprocessing: Postprocessing | None = None) -> Iterator[list[Slot]]:
         """Lend slots to the caller; at the end of the context they are drained and taken back.
 
-        Args:
-            count: Number of slots; without graphs nothing overlaps, and one slot is lent.
-            postprocessing: Thresholds, classes and limit for the lease; None for the model's own.
+        Without graphs nothing overlaps, and one slot is lent. A postprocessing of None is the model's own.
 
         Raises:
             UnsupportedError: New work is refused, or all slots are lent and none comes back in time.

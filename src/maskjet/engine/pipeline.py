@@ -87,15 +87,10 @@ def run(
     postprocessing: Postprocessing | None = None,
     finish: Callable[[Any, Detections], Detections] | None = None,
 ) -> Generator[tuple[Any, Detections]]:
-    """Detect on the images of a feed.
+    """Detect on the images of a feed, which is opened once the slots are lent, with up to `depth` batches in flight.
 
-    Args:
-        engine: Lends the slots.
-        open_feed: Opens the feed; called once the slots are lent.
-        depth: Batches in flight, at least 1.
-        postprocessing: What is found; None for the model's own.
-        finish: Makes of an item and what was found on it what is reported, in the order of the feed, while the device
-            works on the next batch; None reports what was found.
+    `finish` makes of an item and what was found on it what is reported, in the order of the feed, while the device
+    works on the next batch; None reports what was found.
 
     Yields:
         Each item with its detections, in the order of the feed.
@@ -212,14 +207,9 @@ def _batch_of(images: Mapping[int, torch.Tensor], most: int) -> Batch:
 
 
 class _Images:
-    """Feed of the images of one call of `predict`, each batch of one kind.
+    """Feed of the images of one call of `predict`, each batch of one kind and of at most `most` images.
 
-    Args:
-        kind_of: Tells images apart that can't share a batch.
-        load: Loads an image by number, uint8 [H, W, 3] RGB.
-        count: Number of images.
-        most: Largest number of images in a batch; a smaller batch is padded to a power of two.
-        all_cores: See `Feed`.
+    `load` gives an image by number, uint8 [H, W, 3] RGB. A smaller batch is padded to a power of two.
     """
 
     dropped = 0
@@ -313,12 +303,8 @@ def predict(
 ) -> list[Detections]:
     """Detect on images of any sizes, on any device; returns the detections of each image.
 
-    Args:
-        engine: Lends the slot.
-        load: Loads an image by number, uint8 [H, W, 3] RGB; called in order, each when its batch is due.
-        count: Number of images.
-        postprocessing: What is reported; None for the model's own.
-        all_cores: Whether slots may keep cores busy, because no image is decoded ahead.
+    `load` gives an image by number, uint8 [H, W, 3] RGB; it is called in order, each time when a batch is due. With
+    `all_cores` slots may keep cores busy, because no image is decoded ahead.
 
     Raises:
         DeviceError: The device failed; its `index` is the number of an image in the batch.

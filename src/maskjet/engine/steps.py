@@ -252,12 +252,7 @@ class Work(ABC):
                 run(frame, out=out[number : number + 1], region=place.region, **self._preprocessing)
 
     def encode_masks(self, mask_logits: torch.Tensor, boxes: torch.Tensor | None = None) -> None:
-        """Encode the masks of the selection.
-
-        Args:
-            mask_logits: [B, Q, h, w].
-            boxes: int32 [B, K, 4]: the box that each mask fills; see `MaskQueries.boxes`.
-        """
+        """Encode the masks of the selection, of logits [B, Q, h, w]; `boxes` are those of `MaskQueries`."""
         queries = MaskQueries(self.selection.count, self.selection.query, mask_logits.shape[1], boxes)
         with self.steps.mark("encode_masks"):
             self.steps.choices["encode_masks"].run(mask_logits, queries, self.frames.sizes, out=self.strings)
@@ -265,11 +260,8 @@ class Work(ABC):
     def read(self, copied: NDArray[np.uint8], images: int) -> list[Detections]:
         """Read the detections of the first images of the batch, which share one copy of its results.
 
-        Masks that did not fit into the buffers are encoded again on the current stream, which waits for the device.
-
-        Args:
-            copied: A finished copy of `results` on the host; may be overwritten afterwards.
-            images: How many images to read.
+        `copied` is a finished copy of `results` on the host, and may be overwritten afterwards. Masks that did not fit
+        into the buffers are encoded again on the current stream, which waits for the device.
         """
         kept = copied.copy() if self.strings is None else self.strings.keep(copied)
         words = kept[: 4 * self._length].view(np.int32)

@@ -31,14 +31,9 @@ class Upload:
         return self._size
 
     def bring(self, frames: Sequence[torch.Tensor], *, all_cores: bool) -> list[int]:
-        """Copy frames to the GPU, on the current stream, on which nothing is under way.
+        """Copy frames to the GPU, on the current stream, on which nothing is under way; returns the address of each.
 
-        Args:
-            frames: uint8, on the host, of any shapes and strides. They may be overwritten on return.
-            all_cores: Whether copying may use all cores.
-
-        Returns:
-            The address of each frame, whose bytes have no gaps.
+        Frames are uint8, on the host, of any shapes and strides, and may be overwritten on return. Copies have no gaps.
         """
         offsets, end = [], 0
         for frame in frames:

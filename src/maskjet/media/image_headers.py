@@ -27,8 +27,7 @@ _TIFF_NUMBERS = {1: "B", 3: "H", 4: "I", 6: "B", 8: "H", 9: "I", 16: "Q", 17: "Q
 def stated_size_hw(data: bytes) -> tuple[int, int] | None:
     """The (height, width) that a PNG, JPEG, WebP, AVIF, BMP, GIF or TIFF states; None for anything else.
 
-    Args:
-        data: Content of the whole file; all but AVIF state their size in its first part.
+    All but AVIF, of which the whole file is needed, state their size in their first part.
     """
     try:
         if data.startswith(b"\x89PNG\r\n\x1a\n"):

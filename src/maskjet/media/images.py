@@ -193,12 +193,7 @@ def split_images(value: Any, name: str) -> list[Any] | None:
 
 
 class ImageReference:
-    """A way to get an image again without keeping its memory: its path, or a weak reference to it.
-
-    Args:
-        given: The image, or the batch that it is in, as `to_image` or `split_images` takes it.
-        position: The image's position in the batch; None if it is alone.
-    """
+    """A way to get an image again without keeping its memory: its path, or a weak reference to it, or to its batch."""
 
     __slots__ = ("_given", "_position", "path")
 

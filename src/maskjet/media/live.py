@@ -45,10 +45,8 @@ class Retries:
     def run(self, work: Callable[[], _T], on_failure: Callable[[Exception], None], *, waits: bool = False) -> _T | None:
         """Call `work` until it succeeds, and return its result; None once `stop` is set.
 
-        Args:
-            work: The work to try.
-            on_failure: Called with each error that is followed by another try.
-            waits: Whether to wait before the first try.
+        `on_failure` is called with each error that is followed by another try. With `waits` it waits before the first
+        try.
 
         Raises:
             SourceError, FrameError, UnsupportedError: The last try after `patience_s` failed. Other errors are raised
@@ -83,13 +81,8 @@ class LiveSource(Source):
 
     When it ends, breaks off or gives nothing for 10 s, it is opened again. The time of its frames goes on by the clock;
     their index counts the frames that came. Each gap is an entry in `bad_frames`. Frames may change their size, and the
-    stream its codec. `every` counts anew from the first frame after a gap.
-
-    Args:
-        first: The first connection.
-        connect: Makes another one, which gives some of its frames.
-        selection: Frames to give of all.
-        reconnect_for: Seconds after which a source that can't be opened again has ended.
+    stream its codec. `every` counts anew from the first frame after a gap. `connect` makes another connection, which
+    gives some of its frames.
     """
 
     kind = "video"

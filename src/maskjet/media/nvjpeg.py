@@ -89,8 +89,7 @@ class JPEGDecoder:
     def decode(self, images: Sequence[PlainJPEG]) -> list[torch.Tensor | None]:
         """Decode JPEGs, which differ from libjpeg-turbo's by at most 1; up to 32 together.
 
-        Args:
-            images: Any number, of any sizes, each bounded before by `limits.image_pixels`.
+        Images are any number, of any sizes, each bounded before by `limits.image_pixels`.
 
         Returns:
             uint8 [H, W, 3] RGB on the GPU, upright; None for each that the GPU refused. They are finished, so any

@@ -50,14 +50,8 @@ def compare(path: Path, network: RFDETR, cast: RFDETR, dtype: torch.dtype, selec
     """Compare a file with its module on drawn streets; returns each output's largest difference of all batches.
 
     Tokens that rank within rounding may change places, which changes all that is decoded. So the module decodes the
-    tokens that the file chose; the logits that they are chosen by are compared, too.
-
-    Args:
-        path: The file.
-        network: The module in float32.
-        cast: The module in the file's precision, `dtype`; the same in float32.
-        dtype: That precision.
-        select: What chooses detections in the file; None if nothing does.
+    tokens that the file chose; the logits that they are chosen by are compared, too. `network` is the module in
+    float32, `cast` the one in the file's precision, `dtype`; the same in float32.
 
     Raises:
         UnsupportedError: ONNX Runtime can't run the file, or an output differs by more than its limit.
@@ -116,11 +110,7 @@ class _File:
 
 
 class _FixedTokens(TorchFunctionMode):
-    """Has an RF-DETR decode given tokens, instead of those that it ranks first.
-
-    Args:
-        tokens: int64 [B, queries].
-    """
+    """Has an RF-DETR decode given tokens, int64 [B, queries], instead of those that it ranks first."""
 
     def __init__(self, tokens: Tensor) -> None:
         super().__init__()
