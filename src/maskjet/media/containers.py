@@ -201,10 +201,8 @@ def _formats() -> str:
 def video_of(container: av.container.InputContainer, number: int | None = None) -> av.VideoStream:
     """The video stream that is read, of an opened container that has it.
 
-    Args:
-        container: The container.
-        number: Number of the stream among the container's video streams, from 0, as in FFmpeg's "v:1"; None for
-            FFmpeg's choice: the one marked as default, then the one with the most bits.
+    It is the one of a number among the container's video streams, from 0, as in FFmpeg's "v:1"; or FFmpeg's choice: the
+    one marked as default, then the one with the most bits.
     """
     if number is not None:
         return container.streams.video[number]

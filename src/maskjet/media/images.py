@@ -119,9 +119,7 @@ def path_of_image(value: str | os.PathLike[str], name: str) -> Path:
 def as_tensor(value: Any, name: str) -> Any:
     """Turn an object with `__dlpack__` into a tensor that shares its memory, and floating tensors into bytes.
 
-    Args:
-        value: Anything; NumPy arrays and other objects are returned as they are.
-        name: Name of the image or images in error messages.
+    NumPy arrays and other objects are returned as they are.
 
     Raises:
         InputError: The memory can't be shared, the tensor is sparse, nested, quantized or without data, or the values
