@@ -23,7 +23,6 @@ from maskjet.ops.gpu import capturing, on_device
 _CUDA = 13  # major version of the library and of PyTorch's runtime
 _LIBRARY = f"cu{_CUDA}/lib/libnvjpeg.so.{_CUDA}"  # below the folders of the namespace package `nvidia`
 _PURPOSE = "Decoding JPEGs on a GPU"
-_MAJOR_VERSION = 0  # libraryPropertyType
 _HARDWARE = 3  # NVJPEG_BACKEND_HARDWARE
 _INTERPOLATED = 1 << 5  # NVJPEG_FLAGS_UPSAMPLING_WITH_INTERPOLATION, as libjpeg-turbo upsamples chroma
 _RGB = 5  # NVJPEG_OUTPUT_RGBI: interleaved
@@ -205,7 +204,6 @@ def _load_library() -> Any:
         raise missing("nvidia-nvjpeg", extra="gpu", purpose=_PURPOSE, why=first_line(error)) from error
     word, number, pointer = ctypes.c_void_p, ctypes.c_int, ctypes.POINTER
     for name, types in {
-        "nvjpegGetProperty": (number, pointer(number)),
         "nvjpegCreateEx": (number, word, word, ctypes.c_uint, pointer(word)),
         "nvjpegDestroy": (word,),
         "nvjpegGetHardwareDecoderInfo": (word, pointer(ctypes.c_uint), pointer(ctypes.c_uint)),
@@ -215,7 +213,4 @@ def _load_library() -> Any:
         "nvjpegDecodeBatched": (word, word, word, word, word, word),
     }.items():
         getattr(library, name).argtypes = types
-    version = number()
-    if library.nvjpegGetProperty(_MAJOR_VERSION, ctypes.byref(version)) or version.value != _CUDA:
-        raise UnsupportedError(f"nvJPEG must be of version {_CUDA}, got {version.value}: use decoder='cpu'.")
     return library
