@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from maskjet import ops
-from maskjet.networks.rfdetr.fused.rows import find_inside, find_patches
+from maskjet.networks.rfdetr.backbone import join_windows
 from maskjet.networks.rfdetr.fused.weights import BoxHead, Layer, Weights
 from maskjet.networks.rfdetr.network import NetworkOutput
 from maskjet.ops.gpu import compiling_ahead, on_device
 from maskjet.ops.linear import count_partials
 from maskjet.ops.linear.tiles import Workspace
+from maskjet.spec import ModelSpec
 
 _URGENT = -1  # stream priority; the default is 0
 
@@ -32,8 +33,8 @@ class Forward:
     def __init__(self, weights: Weights, batch: int) -> None:
         self._weights, self._spec, self._batch = weights, weights.spec, batch
         self._device, self._dtype = weights.patches.device, weights.patches.dtype
-        self._patches = find_patches(weights.spec, batch).to(self._device)
-        self._inside = find_inside(weights.is_inside, batch)
+        self._patches = _find_patches(weights.spec, batch).to(self._device)
+        self._inside = _find_inside(weights.is_inside, batch)
         self._queries = weights.queries.repeat(batch, 1)
         self._buffers: dict[str, Tensor] = {}
         # The decoder's hidden vectors, with room for the mask head's expansion in front.
@@ -328,6 +329,30 @@ def _count_rows(x: Tensor, given: dict[str, Any]) -> int:
     """Rows of a layer's output: those gathered from x, or all."""
     rows = given.get("rows")
     return len(x if rows is None else rows)
+
+
+# Tables of rows that `ops.linear` gathers from a matrix of tokens or pixels.
+
+
+def _find_patches(spec: ModelSpec, batch: int) -> Tensor:
+    """The row of each grid cell's patch token, int32 [B × tokens]; a window's patches follow its class token."""
+    windows = spec.windows**2
+    tokens = torch.arange(spec.tokens + windows, dtype=torch.int64, device="cpu").view(windows, -1, 1)[:, 1:]
+    return _per_image(join_windows(tokens, spec.grid_hw, spec.windows).flatten(), batch, spec.tokens + windows)
+
+
+def _find_inside(is_inside: Tensor, batch: int) -> Tensor | None:
+    """The row of each grid cell, int32 [B × tokens], -1 for cells to leave out; None if there are none."""
+    if is_inside.all():
+        return None
+    pixels = torch.arange(len(is_inside), dtype=torch.int64, device="cpu").where(is_inside.cpu(), -1)
+    return _per_image(pixels, batch, len(is_inside)).to(is_inside.device)
+
+
+def _per_image(rows: Tensor, batch: int, step: int) -> Tensor:
+    """Repeat an image's rows for a batch, `step` rows apart; -1 stays."""
+    first = torch.arange(batch, dtype=torch.int64, device="cpu")[:, None] * step
+    return (rows + first).where(rows >= 0, -1).flatten().int()
 
 
 @cache
