@@ -98,7 +98,7 @@ def test_devices_that_are_not_here_are_refused(gpus, monkeypatch):
     gpus(0)
     with pytest.raises(UnsupportedError, match=r"devices='all' needs a GPU, PyTorch sees none; use 'cpu'\."):
         choose("all", EngineConfig())
-    monkeypatch.setattr(devices, "_count_gpus", lambda: pytest.fail("asked"))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: pytest.fail("asked"))
     assert len(choose("cpu,cpu", EngineConfig())) == 2
     with pytest.raises(UnsupportedError, match="precision='fp16' needs a GPU"):
         choose("cpu", dataclasses.replace(EngineConfig(), precision="fp16"))

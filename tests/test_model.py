@@ -120,11 +120,6 @@ def test_a_copy_is_loaded_as_its_original_was(again, tiny):
     assert (found.config, found.predict(image()).as_dict()) == (model.config, model.predict(image()).as_dict())
 
 
-def test_a_programs_copy_is_loaded_as_its_original_was():
-    model = models.load_configured("demo", None, EngineConfig(device="cpu"), by_class={"car": 0.7}, classes=["car"])
-    assert pickle.loads(pickle.dumps(model)).thresholds == {"car": 0.7}
-
-
 @pytest.mark.parametrize("again", [pickle.dumps, copy.deepcopy])
 def test_a_model_of_a_module_says_how_to_send_it(again):
     model = models.Model(tiny_network(), EngineConfig(device="cpu"))

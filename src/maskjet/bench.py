@@ -98,11 +98,7 @@ def measure_source(
 ) -> SourceReport:
     """Run a model on a source, with decoding and from memory, and measure where the time goes.
 
-    Args:
-        source: A file, folder, glob or URL, which is opened several times.
-        model: The model to run.
-        frames: Number of frames to rotate through in memory, at least 1; fewer if the source ends or they reach 1 GiB.
-        on_progress: Called after each of `DEPTHS`.
+    The source is opened several times, and up to so many frames, or 1 GiB of them, are rotated through in memory.
 
     Raises:
         InputError: frames is less than 1, or the source is live.

@@ -44,14 +44,10 @@ class Postprocessing:
 class Choices:
     """The postprocessing that a model was loaded with, and that of calls which choose otherwise.
 
-    Args:
-        spec: Names the classes.
-        threshold: A confidence must exceed it, 0..1; classes that a mapping does not name have the default.
-        classes: Names of the classes to report; None for all.
-        max_detections: Most detections per image, also of a call.
+    Arguments are those of `Model`; classes that a mapping of thresholds does not name have the default.
 
     Raises:
-        InputError: An argument is not as above.
+        InputError: An argument is not as there.
     """
 
     def __init__(

@@ -121,16 +121,17 @@ def area(rle: RLE) -> int:
 
 def to_xyxy(rle: RLE) -> tuple[int, int, int, int]:
     """The tight box of an RLE in pixels, right and bottom exclusive; all 0 for an empty mask."""
-    counts, (height, _) = read_counts(rle)
-    return _box(counts, height)
+    size_hw, _ = _fields(rle)
+    return _box(to_runs([rle], size_hw))
 
 
 def decode_crop(rle: RLE) -> tuple[int, int, NDArray[np.uint8]]:
     """The left and top of a mask's tight box in pixels, and the mask in it, uint8 [h, w], 1 inside; [0, 0] if empty."""
     size_hw, _ = _fields(rle)
-    left, top, right, bottom = to_xyxy(rle)
+    runs = to_runs([rle], size_hw)
+    left, top, right, bottom = _box(runs)
     crop = np.zeros((bottom - top, right - left), dtype=np.uint8)
-    _fill(to_runs([rle], size_hw).spans, size_hw[0], left, top, 1, crop)
+    _fill(runs.spans, size_hw[0], left, top, 1, crop)
     return left, top, crop
 
 
@@ -162,8 +163,9 @@ def iou(rle: RLE, other: RLE) -> float:
     other_counts, other_size = read_counts(other)
     if size != other_size:
         raise InputError(f"other must have the size of rle, {list(size)}, got {list(other_size)}.")
-    shared = _count_shared(counts, other_counts)
-    union = int(counts[1::2].sum() + other_counts[1::2].sum()) - shared
+    (ends, inside), (other_ends, other_inside) = _sums(counts), _sums(other_counts)
+    shared = int(np.diff(np.interp(other_ends, ends, inside))[1::2].sum())  # floats hold such numbers exactly
+    union = int(inside[-1] + other_inside[-1]) - shared
     return shared / union if union else 1.0
 
 
@@ -200,6 +202,23 @@ def read_counts(rle: RLE) -> tuple[Counts, tuple[int, int]]:
         got = "more" if total > pixels else total
         raise InputError(f"counts must sum to {height} × {width} = {pixels}, got {got}.")
     return runs, (height, width)
+
+
+def _sums(counts: Counts) -> tuple[Counts, Counts]:
+    """Pixels before each run, and those of them that are inside; and of the whole mask."""
+    inside = counts * (np.arange(len(counts)) % 2)
+    return np.append(0, counts).cumsum(), np.append(0, inside).cumsum()
+
+
+def _box(runs: Runs) -> tuple[int, int, int, int]:
+    """(left, top, right, bottom) of a mask's pixels, right and bottom exclusive; zeros if there are none."""
+    if not len(runs.spans):
+        return 0, 0, 0, 0
+    x, y = np.divmod(runs.spans - (0, 1), runs.size_hw[0])  # of the first and last pixel of each run
+    top, bottom = int(y[:, 0].min()), int(y[:, 1].max()) + 1
+    if (x[:, 0] < x[:, 1]).any():  # goes on from the bottom of one column to the top of the next
+        top, bottom = 0, runs.size_hw[0]
+    return int(x[0, 0]), top, int(x[-1, 1]) + 1, bottom
 
 
 def _fields(rle: RLE) -> tuple[tuple[int, int], Any]:
@@ -347,44 +366,6 @@ def _runs(mask: NDArray[np.uint8]) -> Counts:
             run += 1
     counts[found] = run
     return counts[: found + 1].copy()
-
-
-@compiled("int64(Array(int64, 1, 'C', True), Array(int64, 1, 'C', True))")
-def _count_shared(counts: Counts, others: Counts) -> int:
-    """Number of pixels inside both of two masks of the same size."""
-    shared, i, j = 0, 0, 0
-    left, right = 0, 0  # pixels left of the runs before i and j
-    while True:
-        while left == 0 and i < len(counts):
-            left, i = int(counts[i]), i + 1
-        while right == 0 and j < len(others):
-            right, j = int(others[j]), j + 1
-        step = min(left, right)
-        if step == 0:
-            return shared
-        if not (i % 2 or j % 2):  # both are past a run of ones
-            shared += step
-        left, right = left - step, right - step
-
-
-@compiled("UniTuple(int64, 4)(Array(int64, 1, 'C', True), int64)")
-def _box(counts: Counts, height: int) -> tuple[int, int, int, int]:
-    """(left, top, right, bottom) of the inside runs, right and bottom exclusive; zeros if there are none."""
-    left, top, right, bottom = -1, height, 0, 0
-    start = 0
-    for i in range(len(counts)):
-        end = start + counts[i]
-        if i % 2 and end > start:
-            first, last = start // height, (end - 1) // height
-            if left < 0:
-                left = first
-            right = last + 1
-            if first == last:
-                top, bottom = min(top, start % height), max(bottom, (end - 1) % height + 1)
-            else:  # the run goes on from the bottom of one column to the top of the next
-                top, bottom = 0, height
-        start = end
-    return (left, top, right, bottom) if left >= 0 else (0, 0, 0, 0)
 
 
 @compiled("void(Array(int64, 2, 'C', True), int64, int64, int64, int64, uint8[:, ::1])")

@@ -137,11 +137,7 @@ class EngineConfig:
         return self.precision
 
     def check_cpu(self) -> None:
-        """Check that a CPU can run it.
-
-        Raises:
-            UnsupportedError: A choice needs a GPU.
-        """
+        """Raise UnsupportedError if a choice needs a GPU."""
         if self.decoder == "cuda":
             raise UnsupportedError("decoder='cuda' needs a model on a GPU; leave it out on a CPU.")
         if self.nvtx:
@@ -211,11 +207,7 @@ def _check_choice(name: str, given: object, known: tuple[str, ...]) -> None:
 
 
 def parse_hw(text: str, name: str = "input_size", expected: str = "WIDTHxHEIGHT, as in 640x384") -> tuple[int, int]:
-    """(height, width) of WIDTHxHEIGHT.
-
-    Raises:
-        InputError: The text is not of that form; the message has the argument's name and what is expected.
-    """
+    """(height, width) of WIDTHxHEIGHT; raises InputError, with the argument's name and what is expected."""
     found = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
     if found is None:
         raise InputError(f"{name} must be {expected}, got {text!r}.")

@@ -62,7 +62,11 @@ def choose(devices: str, config: EngineConfig, processes: int | None = 1) -> lis
         if not re.fullmatch(r"cpu|cuda(:\d{1,4})?", name):
             given = f"{name!r} in {devices!r}" if len(names) > 1 else repr(name)
             raise InputError(f"devices must be all, or cpu, cuda or cuda:N with commas between them, got {given}.")
-    count = _count_gpus() if set(names) != {"cpu"} else 0
+    count = 0
+    if set(names) != {"cpu"}:
+        import torch
+
+        count = torch.cuda.device_count()  # by NVML, or by the driver where that fails; neither makes a context
     if devices == ALL:
         if not count:
             raise UnsupportedError("devices='all' needs a GPU, PyTorch sees none; use 'cpu'.")
@@ -103,13 +107,6 @@ def free_gpu_bytes(place: Place) -> int | None:
     except (OSError, subprocess.SubprocessError, ValueError):  # as for a MIG instance
         return None
     return None if mib is None else mib * 2**20
-
-
-def _count_gpus() -> int:
-    """GPUs that PyTorch sees, by NVML, or by the driver's count where that fails; neither makes a context."""
-    import torch
-
-    return torch.cuda.device_count()
 
 
 def place(devices: Sequence[str], environ: Mapping[str, str], *, cores: int) -> list[Place]:

@@ -59,7 +59,8 @@ class TemporaryFile:
     """An output file that is written as a.partial.mp4 and renamed to a.mp4 by `finish`.
 
     No other file has the temporary name: only a whole file replaces another, and two programs that write the same
-    output don't mix. A path that is no regular file, such as a pipe or a device, is written to directly.
+    output don't mix. A path that is no regular file, such as a pipe or a device, is written to directly. Making one,
+    `write` and `finish` raise OutputError if the file can't be written.
 
     Args:
         path: Final path; its folder is made.
@@ -69,9 +70,6 @@ class TemporaryFile:
     Attributes:
         file: Binary file to write to; `flush` passes all data to the system.
         path: Absolute path of the file that is written.
-
-    Raises:
-        OutputError: The file can't be opened.
     """
 
     def __init__(self, path: str, *, suffix: str | None = None, name: str = "out") -> None:
@@ -96,11 +94,7 @@ class TemporaryFile:
         return str(Path(self._asked_for).with_name(self.path.name))
 
     def write(self, data: bytes) -> None:
-        """Write data and flush it to the system: all of it, or none if there is no room.
-
-        Raises:
-            OutputError: The data can't be written.
-        """
+        """Write data and flush it to the system: all of it, or none if there is no room."""
         with naming(self._asked_for, self._name):
             try:
                 self.file.write(data)
@@ -120,11 +114,7 @@ class TemporaryFile:
     def finish(self, *, is_durable: bool = True) -> None:
         """Give the file its final name; an existing file is replaced atomically.
 
-        Args:
-            is_durable: Whether to sync the file to disk first, so that it is whole even after a power loss.
-
-        Raises:
-            OutputError: The file can't be written.
+        If durable, it is synced to disk first, so that it is whole even after a power loss.
         """
         with naming(self._asked_for, self._name):
             self.file.flush()

@@ -39,11 +39,7 @@ def check(name: str, value: int, subject: str, error: type[Exception] = InputErr
 
 
 def read_environment() -> None:
-    """Set the limits from the variables MASKJET_LIMIT_*; called by the command line.
-
-    Raises:
-        InputError: A value is not a whole number of at least 1.
-    """
+    """Set the limits from the variables MASKJET_LIMIT_*, or raise InputError; called by the command line."""
     for name in NAMES:
         text = os.environ.get(_PREFIX + name.upper())
         if text is None:

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
@@ -27,7 +27,6 @@ from maskjet.config import (
     Resizing,
     RuntimeName,
     Step,
-    name_device,
 )
 from maskjet.detections import Detections
 from maskjet.engine import pipeline
@@ -431,58 +430,15 @@ def load(
     """
     given = locals()
     process.check_fork()
-    config = EngineConfig(
-        device=name_device(device),
-        precision=precision,
-        runtime=runtime,
-        engine=engine,
-        compile=compile,
-        implementation=implementation,
-        resample=resample,
-        input_size=input_size,
-        resize=resize,
-        letterbox_color=letterbox_color,
-        letterbox_place=letterbox_place,
-        decoder=decoder,
-        max_detections=EngineConfig.max_detections if max_detections is None else max_detections,
-        batch=batch,
-        nvtx=nvtx,
-    )
+    chosen = {each.name: given[each.name] for each in fields(EngineConfig) if each.name != "max_detections"}
+    if max_detections is not None:
+        chosen["max_detections"] = max_detections
+    config = EngineConfig(**chosen)
     network = find_family(model).load(model, weights, config.input_size)
     if max_detections is None:
         config = replace(config, max_detections=network.spec.max_detections)
     made = Model(network, config, threshold=threshold, classes=classes)
     made._load_again = None if isinstance(model, torch.nn.Module) else functools.partial(load, **given)
-    return made
-
-
-def load_configured(
-    model: str,
-    weights: str | os.PathLike[str] | None,
-    config: EngineConfig,
-    *,
-    threshold: float | None = None,
-    by_class: Mapping[str, float] | None = None,
-    classes: Sequence[str] | None = None,
-) -> Model:
-    """Load a model for a program that has its configuration already.
-
-    Args:
-        model: See `load`, also for the errors.
-        weights: See `load`.
-        config: How to run it.
-        threshold: A confidence must exceed it; None is the model's own.
-        by_class: That of single classes, by name.
-        classes: See `load`.
-    """
-    given = locals()
-    network = read_network(model, weights, config.input_size)
-    common: float = network.spec.threshold if threshold is None else threshold
-    chosen: Threshold = common
-    if by_class:
-        chosen = {**dict.fromkeys(network.spec.class_names.values(), common), **by_class}
-    made = Model(network, config, threshold=chosen, classes=classes)
-    made._load_again = functools.partial(load_configured, **given)
     return made
 
 

@@ -12,14 +12,19 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 from maskjet.errors import UnsupportedError
 from maskjet.printing import printable
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a program: Ctrl-C, docker stop or systemd, and a closed terminal."""
 _LEVEL = "ONEDNN_MAX_CPU_ISA"
 _CPUINFO = Path("/proc/cpuinfo")
 _TILE_LEAF = 0x1D  # leaf of CPUID with the number and size of AMX's tiles, which oneDNN reads
@@ -170,6 +175,24 @@ def _has_threads() -> bool:
     os.kill(trial, signal.SIGKILL)
     os.waitpid(trial, 0)
     return False
+
+
+@contextmanager
+def handling_signals(
+    handle: Callable[[int, FrameType | None], None],
+    replaces: Callable[[Any], bool] = lambda current: current is not signal.SIG_IGN,
+) -> Iterator[None]:
+    """Handle the signals that end a program, where `replaces` allows it of the handler so far; in the main thread."""
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: handler for number in SIGNALS if replaces(handler := signal.getsignal(number))}
+    try:
+        for number in before:
+            signal.signal(number, handle)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

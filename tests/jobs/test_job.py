@@ -240,7 +240,7 @@ def test_damaged_parts_are_found_and_done_anew(streets, whole, expected, tmp_pat
     ],
 )
 def test_bad_options_are_told_before_any_work(streets, tmp_path, capsys, monkeypatch, options, code, message):
-    monkeypatch.setattr(devices, "_count_gpus", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     told, _, err = job(capsys, streets, tmp_path, *options.split())
     assert (told, files_of(tmp_path)) == (code, [])
     assert message in err

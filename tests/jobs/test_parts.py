@@ -21,7 +21,7 @@ from maskjet.errors import InputError, OutputError, SourceError
 from maskjet.files import TemporaryFile
 from maskjet.jobs import folders
 from maskjet.jobs.folders import RemoteFolder, open_folder
-from maskjet.jobs.parts import Parts
+from maskjet.jobs.parts import FOLDER, Parts
 from maskjet.jobs.rows import with_metadata
 from maskjet.jobs.segments import Segment, SourceFile, digest
 from tests.jobs.making import SETTINGS, made_up, table_of, write_made_up, write_manifest
@@ -198,10 +198,9 @@ def test_what_a_killed_run_leaves_is_not_read_and_is_removed(tmp_path, monkeypat
     assert not parts.had(A)
     parts.write(A, table)  # another name, as the first file may be in use
     (tmp_path / "parts" / "notes.partial").write_text("not ours")
-    assert parts.clean() == 1
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        open_folder(str(folder)).clean(FOLDER)
     assert files(tmp_path) == [f"parts/ab/{A}.parquet", "parts/notes.partial"]
-    assert parts.clean() == 0
-    assert Parts(str(tmp_path / "nowhere")).clean() == 0
 
 
 @pytest.mark.parametrize(("rows", "with_masks"), [("frame", True), ("frame", False), ("detection", False)])
@@ -327,6 +326,6 @@ def test_parts_in_s3(remote_out):
     assert parts.read(name).equals(table, check_metadata=True)
     assert parts.damage(name) is None
     assert f"part must be a whole Parquet file, '{remote_out}/parts/ab/" in parts.damage(A)
-    assert parts.clean() == 0
+    open_folder(remote_out).clean(FOLDER)  # nothing is left of others
     with pytest.raises(OutputError, match="out must be writable, 's3://nowhere/parts/ab/"):
         Parts("s3://nowhere").write(A, table)

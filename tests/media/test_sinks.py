@@ -156,7 +156,7 @@ def test_no_frames_leave_no_video_and_an_empty_data_set_and_a_closed_video_says_
     write(["out.mp4", "out.jsonl", "out.json"], [])
     assert names() == ["out.json", "out.jsonl"]
     assert read_json("out.json") == {"images": [], "categories": [], "annotations": []}
-    sink = AnnotatedVideo("out.mp4", 10.0)
+    sink = AnnotatedVideo("out.mp4")
     sink.close()
     sink.close()
     with pytest.raises(InputError, match="The output is closed"):

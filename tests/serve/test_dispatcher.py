@@ -109,9 +109,14 @@ def picture(number, height=2):
 PICTURES = [picture(number) for number in range(4)]
 
 
+async def predict(dispatcher, image, *args, **options):
+    (answer,) = await dispatcher.predict_all([image], *args, **options)
+    return answer
+
+
 def ask(dispatcher, *args, **options):
     """A prediction that is under way."""
-    return asyncio.ensure_future(dispatcher.predict(*args, **options))
+    return asyncio.ensure_future(predict(dispatcher, *args, **options))
 
 
 @run
@@ -171,7 +176,7 @@ async def test_jpegs_of_a_batch_are_decoded_together_and_fail_alone():
         gpu.error, failed = RuntimeError("CUDA error: unknown"), []
         observer.failed = failed.append
         with pytest.raises(DeviceError, match="The device failed on a JPEG: CUDA error: unknown"):
-            await dispatcher.predict(lambda: whole[0])
+            await predict(dispatcher, lambda: whole[0])
         assert len(failed) == 1
 
 
@@ -253,11 +258,11 @@ async def test_a_deadline_that_passes_saves_the_work():
         first = ask(dispatcher, picture(0), deadline=loop.time() + 0.2)
         await until(lambda: model.calls)
         with pytest.raises(ProblemError, match="The image waited for its deadline") as late:
-            await dispatcher.predict(picture(1), deadline=loop.time() + 0.25)
+            await predict(dispatcher, picture(1), deadline=loop.time() + 0.25)
         assert late.value.status == 504
         assert dispatcher.depth == 0
         with pytest.raises(ProblemError, match="deadline passed before") as late:
-            await dispatcher.predict(picture(2), deadline=loop.time())
+            await predict(dispatcher, picture(2), deadline=loop.time())
         assert late.value.status == 504
         model.go.set()
         assert (await first).batch == 1  # what runs is answered
@@ -298,17 +303,17 @@ async def test_images_that_are_being_decoded_count_as_waiting():
         await until(begun.is_set)
         assert dispatcher.depth == 3
         with pytest.raises(ProblemError, match="The queue of 3 images is full"):
-            await dispatcher.predict(picture(1))
+            await predict(dispatcher, picture(1))
         task.cancel()
         await asyncio.wait((task,))
         assert dispatcher.depth == 2  # those that threads are at
         with pytest.raises(ProblemError, match="The image waited for its deadline"):
-            await dispatcher.predict(make, deadline=asyncio.get_running_loop().time() + 0.05)
+            await predict(dispatcher, make, deadline=asyncio.get_running_loop().time() + 0.05)
         assert dispatcher.depth == 2
         go.set()
         await until(lambda: dispatcher.depth == 0)
         assert model.calls == []  # nobody waits for them
-        assert (await dispatcher.predict(make)).batch == 1
+        assert (await predict(dispatcher, make)).batch == 1
 
 
 @run
@@ -322,9 +327,9 @@ async def test_an_error_is_one_of_its_request_alone():
         await until(lambda: dispatcher.depth == 0)
         model.before = fail
         with pytest.raises(InputError, match="threshold must name classes"):
-            await dispatcher.predict(picture(0))
+            await predict(dispatcher, picture(0))
         model.before = lambda _: None
-        assert (await dispatcher.predict(lambda: picture(1))).batch == 1
+        assert (await predict(dispatcher, lambda: picture(1))).batch == 1
 
 
 class Panic(BaseException):
@@ -341,14 +346,14 @@ async def test_what_is_no_exception_is_an_error_of_its_request(error, caplog):
         with caplog.at_level(logging.CRITICAL, "maskjet.serve"):
             for _ in range(4):
                 with pytest.raises(RuntimeError, match=f"^{type(error).__name__}"):
-                    await asyncio.wait_for(dispatcher.predict(fail), 5)
+                    await asyncio.wait_for(predict(dispatcher, fail), 5)
             await until(lambda: not dispatcher.depth)
             model.before = fail
             for image in (picture(1), lambda: picture(1)) * 2:
                 with pytest.raises(RuntimeError, match=f"^{type(error).__name__}"):
-                    await asyncio.wait_for(dispatcher.predict(image), 5)
+                    await asyncio.wait_for(predict(dispatcher, image), 5)
         model.before = lambda _: None
-        assert (await asyncio.wait_for(dispatcher.predict(picture(4)), 5)).detections.number == 4
+        assert (await asyncio.wait_for(predict(dispatcher, picture(4)), 5)).detections.number == 4
         await until(lambda: not dispatcher._held)
 
 
@@ -360,7 +365,7 @@ async def test_closing_answers_what_waits_and_refuses_more():
         closing = asyncio.ensure_future(asyncio.to_thread(dispatcher.close, 5))
         await until(lambda: dispatcher._is_closed)
         with pytest.raises(ProblemError, match="shutting down"):
-            await dispatcher.predict(picture(0))
+            await predict(dispatcher, picture(0))
         model.go.set()
         assert len(await asyncio.gather(*tasks)) == 4
         await closing
@@ -373,7 +378,7 @@ async def test_an_image_that_is_here_does_not_wait_for_others_to_be_decoded():
         decoding = [pool.submit(go.wait, 30) for _ in range(6)]
         try:
             async with started(pool=pool) as (dispatcher, _, _):
-                answer = await asyncio.wait_for(dispatcher.predict(picture(7)), 5)
+                answer = await asyncio.wait_for(predict(dispatcher, picture(7)), 5)
                 assert answer.detections.number == 7
                 go.set()
         finally:
@@ -427,7 +432,7 @@ async def test_an_observer_that_fails_costs_no_permit(caplog):
         with caplog.at_level(logging.CRITICAL, "maskjet.serve"):
             for number in range(8):
                 image = picture(number) if number % 2 else partial(picture, number)
-                answer = await asyncio.wait_for(dispatcher.predict(image), 5)
+                answer = await asyncio.wait_for(predict(dispatcher, image), 5)
                 assert answer.detections.number == number
         await until(lambda: not dispatcher._held)
 
@@ -453,7 +458,7 @@ async def test_a_thread_that_cannot_be_started_leaves_nothing_behind():
             with pytest.raises(RuntimeError, match="can't start new thread"):
                 await dispatcher.predict_all([lambda: picture(1)] * count)
             pool.is_short = False
-            assert (await dispatcher.predict(lambda: picture(2))).detections.number == 2
+            assert (await predict(dispatcher, lambda: picture(2))).detections.number == 2
             await until(lambda: dispatcher.depth == 0 == dispatcher._held)
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maskjet.traffic import sample, scenery
-from maskjet.traffic.bodies import build_box
+from maskjet.traffic.bodies import Builder
 from maskjet.traffic.camera import NEAR_M, Camera
 from maskjet.traffic.painter import Thing, draw_bodies, order_by_depth
 
@@ -21,7 +21,11 @@ def _owners(*things):
 
 
 def _box(width, length, height, x, y, *, details=()):
-    return Thing(build_box((width, length, height), (90, 90, 90), details, top=(120, 120, 120)), x, y)
+    b = Builder()
+    faces = b.box((width, length, height), (0, 0, 0), (90, 90, 90), faces={"top": (120, 120, 120)})
+    for side, u, v, paint in details:
+        b.detail(faces[side], u, v, paint)
+    return Thing(b.build((width, length, height)), x, y)
 
 
 def test_a_long_thing_does_not_hide_what_stands_between_it_and_the_camera():

@@ -30,10 +30,7 @@ def split_list(texts: Sequence[str] | None) -> list[str]:
 
 
 def parse_thresholds(texts: Sequence[str] | None) -> tuple[float | None, dict[str, float]]:
-    """Parse the values of --threshold.
-
-    Returns:
-        The threshold for all classes, None if there is none; and those of single classes by name.
+    """Parse the values of --threshold: one for all classes, None if there is none; and those of single classes by name.
 
     Raises:
         InputError: A value is no number, or is given twice.
@@ -58,20 +55,8 @@ def load_model(
     threshold: float | None = None,
     classes: Sequence[str] | None = None,
 ) -> Model:
-    """Load the model that a command's options name.
+    """Load the model that a command's options name; raises as `maskjet.load`."""
+    from maskjet.model import Model, read_network
 
-    Args:
-        model: Value of --model.
-        weights: Value of --weights.
-        config: How to run it.
-        threshold: Threshold of all classes; None for the model's own.
-        classes: Values of --classes.
-
-    Raises:
-        InputError: As `maskjet.load` does.
-        CheckpointError: The weights can't be read.
-        UnsupportedError: The model can't run here.
-    """
-    from maskjet.model import load_configured
-
-    return load_configured(model, weights, config, threshold=threshold, classes=split_list(classes) or None)
+    network = read_network(model, weights, config.input_size)
+    return Model(network, config, threshold=threshold, classes=split_list(classes) or None)

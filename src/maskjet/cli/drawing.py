@@ -78,14 +78,7 @@ def with_style(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def make_style(given: Mapping[str, Any]) -> Style:
-    """Make a style of the options of drawing.
-
-    Args:
-        given: Their values by name; None where an option is not given.
-
-    Raises:
-        InputError: Options don't go together, or one has a wrong value.
-    """
+    """Make a style of the options by name, None where not given; raises InputError if they don't go together."""
     from maskjet.drawing import Cutout, DrawStyle, Redaction
 
     values = {name: value for name, value in given.items() if value is not None}
@@ -106,11 +99,7 @@ def make_style(given: Mapping[str, Any]) -> Style:
 
 
 def check_drawn(style: Style, outs: Sequence[str], *, shows: bool) -> None:
-    """Check that a run that redacts or cuts out has an output where that is seen.
-
-    Raises:
-        InputError: It has none.
-    """
+    """Raise InputError if a run that redacts or cuts out has no output where that is seen."""
     from maskjet.drawing import DrawStyle
     from maskjet.media.containers import shown_name
     from maskjet.media.sinks.outputs import kind_of

@@ -26,6 +26,7 @@ from maskjet.cli.options import (
     print_result,
     progress_bars,
     switch,
+    video_stream_option,
     with_config,
 )
 from maskjet.config import EngineConfig
@@ -111,15 +112,7 @@ def job(
     rows: Annotated[str, option("frame|detection", "What a row of the results is.")] = "frame",
     recursive: Annotated[bool, switch("--recursive", "Search the sub-folders of folders.")] = False,
     every: Annotated[int, option("N", "Take one frame of a video in N.", panel=_PLAN_PANEL)] = 1,
-    video_stream: Annotated[
-        int | None,
-        option(
-            "N",
-            "Which of a file's video streams to take, from 0. Not given: the default one, as FFmpeg does.",
-            panel=_PLAN_PANEL,
-            show_default=False,
-        ),
-    ] = None,
+    video_stream: Annotated[int | None, video_stream_option(_PLAN_PANEL)] = None,
     segment_seconds: Annotated[
         float, option("SECONDS", "Length of a video's segments, about.", panel=_PLAN_PANEL)
     ] = 10.0,

@@ -61,6 +61,12 @@ def completing(choices: Sequence[str]) -> Callable[[str], list[str]]:
     return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
 
 
+def video_stream_option(panel: str) -> Any:
+    """The option of the video stream to read."""
+    text = "Which of a file's video streams to take, from 0. Not given: the default one, as FFmpeg does."
+    return option("N", text, panel=panel)
+
+
 def switch(flag: str, text: str, panel: str | None = None) -> Any:
     """An option without a value."""
     return option("", text, flag, panel=panel)
@@ -100,14 +106,7 @@ def with_options(
     options: Mapping[str, inspect.Parameter],
     make: Callable[[dict[str, Any]], Any],
 ) -> Callable[..., None]:
-    """Give a command options in place of one of its parameters.
-
-    Args:
-        command: The command.
-        name: Name of the parameter.
-        options: The options by name.
-        make: Makes the parameter's value of the options' values by name.
-    """
+    """Give a command options, by name, in place of its parameter `name`, which `make` makes of their values by name."""
 
     @functools.wraps(command)
     def run(**arguments: Any) -> None:
@@ -220,11 +219,7 @@ def progress_bars(*columns: ProgressColumn) -> Iterator[Progress]:
 
 
 def print_result(result: Any, *, to_stdout: bool = False) -> None:
-    """Print a dict as JSON on stdout for programs, else text on stderr for people, so that pipes hold data only.
-
-    Raises:
-        OutputError: stdout can't be written to.
-    """
+    """Print a dict as JSON on stdout, else text on stderr, so that pipes hold data only; raises OutputError."""
     if isinstance(result, dict):
         _print(json.dumps(result, indent=2, allow_nan=False), to_stdout=True)
     else:

@@ -22,6 +22,7 @@ from maskjet.cli.options import (
     WeightsOption,
     option,
     switch,
+    video_stream_option,
     with_config,
 )
 from maskjet.cli.runs import Run, run_in_turn, run_together
@@ -104,15 +105,7 @@ def run(
         ),
     ] = "0",
     limit: Annotated[int | None, option("N", "Most frames to take of a source.", panel=_FRAMES_PANEL)] = None,
-    video_stream: Annotated[
-        int | None,
-        option(
-            "N",
-            "Which of a file's video streams to take, from 0. Not given: the default one, as FFmpeg does.",
-            panel=_FRAMES_PANEL,
-            show_default=False,
-        ),
-    ] = None,
+    video_stream: Annotated[int | None, video_stream_option(_FRAMES_PANEL)] = None,
     skip_existing: Annotated[
         bool,
         switch(

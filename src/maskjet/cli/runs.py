@@ -85,13 +85,7 @@ class Run:
 
 
 def run_together(run: Run, sources: Sequence[Source], outputs: Outputs | None) -> None:
-    """Run a model on opened sources side by side.
-
-    Args:
-        run: The run.
-        sources: The sources, opened.
-        outputs: Their outputs; None for none.
-    """
+    """Run a model on opened sources side by side, with outputs or none."""
     from maskjet.media.sinks import SinksBySource
 
     summaries = run.summary.sources = [SourceSummary(source.name, "running") for source in sources]
@@ -110,10 +104,7 @@ def run_together(run: Run, sources: Sequence[Source], outputs: Outputs | None) -
 def run_in_turn(run: Run, found: Sequence[UnopenedSource | None], outputs: Outputs | None) -> None:
     """Run a model on sources one after another; of several, one that fails does not stop the others.
 
-    Args:
-        run: The run, whose summary names the sources.
-        found: The sources; None where one is left out.
-        outputs: Outputs of all sources; None for none.
+    The run's summary names the sources; where one is left out, `found` has None.
     """
     with _failing(run), ExitStack() as stack:
         model: Model | None = None

@@ -9,21 +9,18 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from maskjet.process import handling_signals
+
 _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 
 
 class Ended(KeyboardInterrupt):
-    """A signal has ended the command.
-
-    Attributes:
-        number: Number of the signal.
-    """
+    """A signal of this number has ended the command."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"ended by {signal.Signals(number).name}")
@@ -47,7 +44,7 @@ def raising() -> Iterator[list[int]]:
         came.append(number)
         raise Ended(number)
 
-    with _handling(end, _DEFAULTS):
+    with handling_signals(end, lambda current: current in _DEFAULTS):
         yield came
 
 
@@ -77,25 +74,12 @@ class Stop:
 @contextmanager
 def stopping(stop: Stop) -> Iterator[None]:
     """Let the first signal stop a stream; the second raises `Ended` at once."""
-    with _handling(stop._handle, None):
-        yield
 
+    def replaces(current: Any) -> bool:  # also what `raising` has set
+        return current in _DEFAULTS or getattr(current, "__module__", None) == __name__
 
-@contextmanager
-def _handling(handler: Callable[[int, FrameType | None], None], replaces: tuple[Any, ...] | None) -> Iterator[None]:
-    """Handle the signals that would end the process, or that `raising` handles; in the main thread only."""
-    before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in _ENDING:
-            current = signal.getsignal(number)
-            if current in _DEFAULTS or (replaces is None and getattr(current, "__module__", None) == __name__):
-                before[number] = current
-                signal.signal(number, handler)
-    try:
+    with handling_signals(stop._handle, replaces):
         yield
-    finally:
-        for handled, previous in before.items():
-            signal.signal(handled, previous)
 
 
 def ignore_late_interrupts() -> None:

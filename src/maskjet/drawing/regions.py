@@ -68,11 +68,7 @@ def grow(region: Region, margin: int) -> Region:
 
 
 class HeldRegion:
-    """A region of a source's frames that pixels leave only some frames after they were inside last.
-
-    Args:
-        hold: Number of these frames, 0 to 254.
-    """
+    """A region of a source's frames that pixels leave only `hold` frames, up to 254, after they were inside last."""
 
     def __init__(self, hold: int) -> None:
         self._hold = hold

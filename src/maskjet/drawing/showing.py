@@ -46,11 +46,7 @@ def encode(pixels: NDArray[np.uint8], suffix: str, quality: int | None = None, *
 
 
 def write(path: str | os.PathLike[str], pixels: NDArray[np.uint8]) -> None:
-    """Write uint8 [H, W, 3] RGB as a picture file, which takes its name when it is whole.
-
-    Raises:
-        OutputError: The file can't be written, or its format can't hold the picture.
-    """
+    """Write uint8 [H, W, 3] RGB as a picture file, which takes its name when it is whole; or raise OutputError."""
     data = encode(pixels, Path(path).suffix.lower())
     with replacing(os.fspath(path), "path") as temporary:
         temporary.write(data)

@@ -136,11 +136,7 @@ Style = DrawStyle | Redaction | Cutout
 
 
 def parse_replacement(text: str) -> tuple[int, int, int] | Effect:
-    """The RGB colour or the effect that `replace_with` names.
-
-    Raises:
-        InputError: It is neither.
-    """
+    """The RGB colour or the effect that `replace_with` names; raises InputError if it is neither."""
     if isinstance(text, str) and text in get_args(Effect):
         return cast(Effect, text)
     if isinstance(text, str) and text in COLOURS:

@@ -14,7 +14,7 @@ from maskjet.jobs.folders import open_folder
 from maskjet.jobs.ledger import Failures, Plan
 from maskjet.jobs.locks import locked
 from maskjet.jobs.markers import Markers
-from maskjet.jobs.parts import Parts
+from maskjet.jobs.parts import FOLDER, Parts
 from maskjet.jobs.planning import plan
 from maskjet.jobs.segments import Segment, Settings
 from maskjet.jobs.work import Outcome, digest_weights
@@ -124,7 +124,7 @@ def run(
     folder, parts = open_folder(job.out), Parts(job.out)
     markers = Markers(folder)
     with locked(folder) as check_lock:
-        parts.clean()
+        folder.clean(FOLDER)
         failures = Failures(folder)
         identity = job.settings.identity(digest_weights(job.settings))
         segments = chain([next(segments)], segments)  # errors in the sources are raised before workers start
@@ -148,7 +148,7 @@ def run(
             finally:
                 check_lock()
                 failures.finish(plan_is_complete=planned.is_complete and not stop.is_set())
-                parts.clean()  # of killed workers
+                folder.clean(FOLDER)  # of killed workers
                 markers.clear()
                 report()
     return progress

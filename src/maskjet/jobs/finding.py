@@ -46,11 +46,7 @@ def hash_path(path: str) -> int:
 
 
 class Finder:
-    """Finds the files of sources: each once, in an order that depends on names alone.
-
-    Args:
-        sources: As `plan` takes them.
-        recursive: Whether folders' sub-folders are searched.
+    """Finds the files of sources, as `plan` takes them: each once, in an order that depends on names alone.
 
     Raises:
         InputError: They are of another type, none at all, or a URL may hold a secret.
@@ -76,11 +72,7 @@ class Finder:
             raise InputError("sources must be at least one, got none.")
 
     def __iter__(self) -> Iterator[Found]:
-        """Check all sources, as far as that is cheap, then yield the files.
-
-        Raises:
-            SourceError: A source is not as `plan` wants it.
-        """
+        """Check all sources, as far as that is cheap, then yield the files; raises SourceError as `plan`."""
         for origin, text in self._lines():
             with _naming(origin):
                 self._check(text, is_line=bool(origin))

@@ -29,9 +29,6 @@ class LocalFolder:
 
     A file is named by its place, its path below the folder, as in "parts/ab/abcd.parquet". Methods raise OutputError
     if the folder can't be written to, read or listed.
-
-    Args:
-        out: Its path.
     """
 
     def __init__(self, out: str) -> None:
@@ -117,14 +114,12 @@ class LocalFolder:
             temporary.flush()
             Path(temporary.name).replace(self.path / place)
 
-    def clean(self, folder: str) -> int:
-        """Remove the temporary files of killed runs from the subfolders of a folder; returns their number."""
-        removed, root = 0, self.path / folder
+    def clean(self, folder: str) -> None:
+        """Remove the temporary files of killed runs from the subfolders of a folder, which must be locked."""
+        root = self.path / folder
         with naming(str(root)):
             for path in root.glob(f"*/*{_PARTIAL}*"):
                 path.unlink(missing_ok=True)
-                removed += 1
-        return removed
 
 
 def _sync_folder(folder: Path) -> None:
@@ -136,11 +131,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 class RemoteFolder:
-    """An output folder in an object store, where an object appears when its upload ends; methods as `LocalFolder`'s.
-
-    Args:
-        out: Its URL.
-    """
+    """An output folder in an object store, where an object appears when its upload ends; methods as `LocalFolder`'s."""
 
     def __init__(self, out: str) -> None:
         self._url = out
@@ -221,8 +212,8 @@ class RemoteFolder:
         with Path(temporary.name).open("rb") as file:
             self._upload(place, iter(lambda: file.read(_BLOCK), b""))
 
-    def clean(self, folder: str) -> int:  # noqa: D102, ARG002
-        return 0  # an upload that did not end left no object
+    def clean(self, folder: str) -> None:
+        """Do nothing: an upload that did not end left no object."""
 
 
 Folder = LocalFolder | RemoteFolder

@@ -25,12 +25,7 @@ class Plan:
     """The manifest of a job: planned and written by one thread, meanwhile read by another.
 
     A local temporary file is the queue between them and, once complete, becomes segments.jsonl, which `merge` follows.
-    So memory does not grow with the number of segments.
-
-    Args:
-        folder: The job's folder, which exists.
-        segments: The segments, found as they are iterated over.
-        identity: What `Settings.identity` returned.
+    So memory does not grow with the number of segments, which are found as they are iterated over.
     """
 
     def __init__(self, folder: Folder, segments: Iterable[Segment], identity: Mapping[str, Any]) -> None:
@@ -64,9 +59,7 @@ class Plan:
             self._error = error
 
     def read(self) -> Iterator[tuple[str, Segment] | None]:
-        """Name and segment of each planned part, in order; None while planning has not found the next one.
-
-        To be called once.
+        """Name and segment of each planned part, in order, once; None while planning has not found the next one.
 
         Raises:
             MaskjetError: Planning failed.
@@ -97,10 +90,7 @@ class Failures:
     """The log of failures: a line per file or frame in failures.jsonl, kept until its segment succeeds.
 
     A worker writes its segment's failures to a file in failed/ before the part; these files are removed once
-    failures.jsonl has all. So a killed driver loses none.
-
-    Args:
-        folder: The job's folder.
+    failures.jsonl has all. So a killed driver loses none. Methods raise OutputError if a file can't be written.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -121,11 +111,7 @@ class Failures:
             self._current.add(part)
 
     def take(self, part: str, failures: Iterable[tuple[str, str]]) -> None:
-        """Record the failures of a segment; the file is written every 5 seconds and at the end.
-
-        Raises:
-            OutputError: It can't be written.
-        """
+        """Record the failures of a segment; the file is written every 5 seconds and at the end."""
         self._by_part.pop(part, None)
         self._current.discard(part)
         if failures:
@@ -137,11 +123,7 @@ class Failures:
             self._saved_at, self._is_saved = time.monotonic(), True
 
     def finish(self, *, plan_is_complete: bool) -> None:
-        """Write the file, without segments that a complete plan no longer has.
-
-        Raises:
-            OutputError: It can't be written.
-        """
+        """Write the file, without segments that a complete plan no longer has."""
         self._write(sorted(self._current if plan_is_complete else self._by_part))
         self._folder.remove_folder(_NOTES)
 
@@ -153,11 +135,7 @@ class Failures:
 
 
 def note_failures(folder: Folder, part: str, failures: Iterable[tuple[str, str]]) -> None:
-    """Write the failures of a segment to its file in failed/, for this driver or the next one.
-
-    Raises:
-        OutputError: It can't be written.
-    """
+    """Write the failures of a segment to its file in failed/, for this driver or the next one; or raise OutputError."""
     folder.write(f"{_NOTES}/{part}", _lines(part, failures))
 
 

@@ -29,13 +29,10 @@ _log = logging.getLogger("maskjet")
 
 @contextmanager
 def locked(folder: Folder) -> Iterator[Callable[[], None]]:
-    """Lock the output folder of a job; yields a function that raises OutputError once the lock is lost.
+    """Lock the output folder of a job, and make it; yields a function that raises OutputError once the lock is lost.
 
     A local lock ends with the process, however that ends. In a store it is a lease, which its driver renews every 5
     seconds; it expires after 30 without renewal, or at once if its driver was a process of this machine that has ended.
-
-    Args:
-        folder: The output folder, which is created.
 
     Raises:
         OutputError: Another job has it, or it can't be written to.
@@ -74,9 +71,6 @@ class _Lease:
     Stores have no conditional writes in common, so a driver that was paused between reading the lease and renewing it
     may overwrite another's. Then both work until one finds the other's lease at its next renewal, and ends. Meanwhile
     no part can be wrong, as each appears complete and has the same content by whichever; one may stop the other early.
-
-    Args:
-        folder: The output folder.
     """
 
     def __init__(self, folder: Folder) -> None:

@@ -19,9 +19,6 @@ class Markers:
 
     `PART.N` marks attempt N at a segment, until the segment has an outcome; above `TRIES` the segment is given up.
     Workers begin segments only while the marker of their driver's run exists.
-
-    Args:
-        folder: The output folder.
     """
 
     def __init__(self, folder: Folder) -> None:

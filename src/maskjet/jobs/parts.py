@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyarrow.parquet import ParquetFile
 
-_FOLDER = "parts"
+FOLDER = "parts"
 MANIFEST = "segments.jsonl"
 _SUFFIX = ".parquet"
 _DIGEST = re.compile(r"[0-9a-f]{32}")
@@ -27,12 +27,10 @@ _ROWS_AT_ONCE = {"frame": 256, "detection": 2**14}
 
 
 class Parts:
-    """Reads and writes the parts in an output folder: out/parts/ab/abcdef….parquet.
+    """Reads and writes the parts in an output folder, a path or URL: out/parts/ab/abcdef….parquet.
 
-    Args:
-        out: Path of the output folder, or its URL in a store.
-
-    Methods take digests, and raise InputError if one is none.
+    Methods take digests, and raise InputError if one is none, OutputError if the folder can't be used, and SourceError
+    if a part that is read is not there, or damaged.
 
     Raises:
         InputError: It is a URL that `open_folder` refuses.
@@ -51,17 +49,12 @@ class Parts:
         """Path of a part below the output folder."""
         if not _DIGEST.fullmatch(digest):
             raise InputError(f"digest must be 32 hexadecimal digits, got {digest!r}.")
-        return f"{_FOLDER}/{digest[:2]}/{digest}{_SUFFIX}"
+        return f"{FOLDER}/{digest[:2]}/{digest}{_SUFFIX}"
 
     def write(self, digest: str, table: pyarrow.Table) -> None:
         """Write a part atomically, and sync it to disk; an error leaves nothing of it.
 
-        Args:
-            digest: Its name.
-            table: Its rows, with their metadata.
-
         Raises:
-            OutputError: It can't be written, for example because the disk is full.
             InputError: The table is not of `process`.
         """
         from pyarrow import parquet
@@ -74,7 +67,7 @@ class Parts:
         self._folder.write(place, data.getvalue())
 
     def has(self, digest: str) -> bool:
-        """Whether a part exists now; raises OutputError if the folder can't be read."""
+        """Whether a part exists now."""
         return self._folder.has(self._place_of(digest))
 
     def had(self, digest: str) -> bool:
@@ -82,20 +75,12 @@ class Parts:
         return self._folder.had(self._place_of(digest))
 
     def remove(self, digest: str) -> None:
-        """Remove a part if it exists.
-
-        Raises:
-            OutputError: It can't be removed.
-        """
+        """Remove a part if it exists."""
         self._folder.remove(self._place_of(digest))
 
     @contextmanager
     def open(self, digest: str) -> Iterator[ParquetFile]:
-        """Open a part for reading by row groups; turns pyarrow's errors in the block into ours.
-
-        Raises:
-            SourceError: There is none, or it is damaged.
-        """
+        """Open a part for reading by row groups; turns pyarrow's errors in the block into ours."""
         from pyarrow import parquet
 
         path = self.path_of(digest)
@@ -106,16 +91,12 @@ class Parts:
             yield parquet.ParquetFile(file, page_checksum_verification=True)
 
     def read(self, digest: str) -> pyarrow.Table:
-        """Read a part.
-
-        Raises:
-            SourceError: There is none, or it is damaged.
-        """
+        """Read a part."""
         with self.open(digest) as file:
             return file.read()
 
     def about(self, digest: str) -> dict[str, Any]:
-        """The metadata of a part; raises as `read`, and InputError if it is not of a job."""
+        """The metadata of a part; raises InputError if it is not of a job."""
         with self.open(digest) as file:
             return metadata(file.schema_arrow)
 
@@ -146,21 +127,9 @@ class Parts:
                 self._place_of(value["part"])
                 yield value["part"], Segment.from_dict(value["segment"])
 
-    def clean(self) -> int:
-        """Remove temporary files of killed runs; returns their number. Call it with the folder locked.
-
-        Raises:
-            OutputError: A folder can't be listed, or a file can't be removed.
-        """
-        return self._folder.clean(_FOLDER)
-
 
 def _check(name: str, table: pyarrow.Table) -> None:
-    """Check that a table, whose pages have their checksums, is the part of a name, and complete.
-
-    Raises:
-        InputError: It is not; the message says why.
-    """
+    """Raise InputError unless a table, whose pages have their checksums, is the part of a name, and complete."""
     about = metadata(table.schema)
     if not table.schema.equals(schema(about["rows"]), check_metadata=False):
         raise InputError(f"part must have the columns of schema {SCHEMA}, got {', '.join(table.schema.names)[:200]}.")

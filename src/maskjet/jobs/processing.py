@@ -136,10 +136,7 @@ def _detect(model: Model, source: Source, batch: int) -> Iterator[tuple[Frame, D
 class _Images(Source):
     """The images of a segment; a frame's index is the image's position among the segment's files.
 
-    Args:
-        segment: Names the images.
-        decoding: Where JPEGs are decoded.
-        is_grouped: Whether images whose headers state the same size follow one another, so that they fill batches.
+    If they are grouped, images whose headers state the same size follow one another, so that they fill batches.
     """
 
     kind = "list"

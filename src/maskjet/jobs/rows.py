@@ -46,11 +46,7 @@ def check_kind(rows: str) -> Kind:
 
 
 def arrow() -> Any:
-    """Import pyarrow.
-
-    Raises:
-        MissingDependencyError: It is not installed.
-    """
+    """Import pyarrow, or raise MissingDependencyError."""
     return require("pyarrow", extra="jobs", purpose="maskjet.jobs")
 
 
@@ -109,11 +105,7 @@ def escape(text: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """Undo `escape`.
-
-    Raises:
-        InputError: `escape` did not write it.
-    """
+    """Undo `escape`; raises InputError for what it did not write."""
     if not text.startswith(_ESCAPED):
         return text
     try:
@@ -198,11 +190,7 @@ class TableBuilder:
             self._flush()
 
     def table(self, **more: Any) -> pyarrow.Table:
-        """Build the table of all frames added; its metadata counts frames and detections.
-
-        Args:
-            more: Further entries of the metadata, in JSON types.
-        """
+        """Build the table of all frames added; its metadata has their number, that of detections, and `more`."""
         self._flush()
         table = arrow().Table.from_batches(self._batches, schema=self._schema)
         return with_metadata(table, frames=self._frames, detections=self._detections, **more)

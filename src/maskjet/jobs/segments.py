@@ -136,11 +136,7 @@ class Settings:
         )
 
     def identity(self, weights_digest: str | None) -> dict[str, Any]:
-        """Settings that results depend on, in JSON types.
-
-        Args:
-            weights_digest: Digest of the weights file; None if the model comes with its own.
-        """
+        """Settings that results depend on, in JSON types; `weights_digest` is as of `digest_weights`."""
         return {
             # As in results from before it was there.
             **({} if self.jpeg_decoder == "cpu" else {"jpeg_decoder": self.jpeg_decoder}),
@@ -158,9 +154,7 @@ class Settings:
 def digest(segment: Segment, identity: Mapping[str, Any]) -> str:
     """Name of a segment's part: a digest of its files, frames and settings, 32 hexadecimal digits.
 
-    Args:
-        segment: The segment.
-        identity: What `Settings.identity` returned; of a video's frames, JPEGs' decoder does not count.
+    The identity is what `Settings.identity` returned; for a video's frames, JPEGs' decoder does not count.
     """
     settings = {name: value for name, value in identity.items() if not (segment.is_video and name == "jpeg_decoder")}
     text = json.dumps({"segment": segment.as_dict(), "settings": settings}, sort_keys=True, ensure_ascii=True)

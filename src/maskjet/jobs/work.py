@@ -72,21 +72,14 @@ def outcome_of(part: str, segment: Segment, about: Mapping[str, Any]) -> Outcome
 
 
 def open_model(settings: Settings, config: EngineConfig) -> Model:
-    """Load the model that settings name.
+    """Load the model that settings name, to run by a config with the worker's own device; raises as `maskjet.load`."""
+    from maskjet.model import Model, read_network
 
-    Args:
-        settings: Model, thresholds and classes.
-        config: Engine settings, with the worker's own device.
-
-    Raises:
-        InputError, CheckpointError, UnsupportedError: As `maskjet.load`.
-    """
-    from maskjet.model import load_configured
-
-    threshold, by_class = settings.threshold, settings.class_thresholds
-    return load_configured(
-        settings.model, settings.weights, config, threshold=threshold, by_class=by_class, classes=settings.classes
-    )
+    network = read_network(settings.model, settings.weights, config.input_size)
+    threshold: Any = network.spec.threshold if settings.threshold is None else settings.threshold
+    if settings.class_thresholds:  # of classes that are not named, Model would take the default
+        threshold = {**dict.fromkeys(network.spec.class_names.values(), threshold), **settings.class_thresholds}
+    return Model(network, config, threshold=threshold, classes=settings.classes)
 
 
 def digest_weights(settings: Settings) -> str | None:
@@ -261,11 +254,7 @@ def error_answer(error: BaseException, name: str) -> dict[str, Any]:
 
 
 def parse_answer(answer: Mapping[str, Any]) -> Outcome | None:
-    """The outcome in a worker's answer; None if it has begun no segment.
-
-    Raises:
-        MaskjetError: The error in the answer.
-    """
+    """The outcome in a worker's answer; None if it has begun no segment. Raises the error that it may be instead."""
     if "error" not in answer:
         return Outcome(**answer) if answer else None
     kind: Any = getattr(errors, str(answer["error"]), MaskjetError)

@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 
 def main(descriptor: int) -> None:
-    """Process the segments that the driver sends; ends the process when the driver closes the connection.
-
-    Args:
-        descriptor: An inherited socket, connected to the driver.
-    """
+    """Process the segments that the driver sends over an inherited socket, and end the process when it is closed."""
     process.suit_program()
     process.print_warnings()
     driver, sending = Connection(descriptor), threading.Lock()
@@ -59,9 +55,6 @@ class Actor:
     """Ray actor of `RayWorkers`: processes a segment per call.
 
     Errors are returned, not raised: Ray would log and wrap each, and go on with the tasks of other actors.
-
-    Args:
-        orders: Orders of `Worker`.
     """
 
     def __init__(self, orders: Mapping[str, Any]) -> None:

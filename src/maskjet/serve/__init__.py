@@ -23,11 +23,7 @@ _PACKAGES = (
 
 
 def check_extra() -> None:
-    """Check that the packages of the extra are installed.
-
-    Raises:
-        MissingDependencyError: A package is missing.
-    """
+    """Raise MissingDependencyError if a package of the extra is not installed."""
     for module in _PACKAGES:
         require(module, extra="serve", purpose="maskjet serve")
 

@@ -92,9 +92,6 @@ class _PredictShortcut:
     """Calls the route of POST /v1/predict directly, as FastAPI's routing takes longer than the route's own Python.
 
     FastAPI still has the route, for the OpenAPI document and for requests below a prefix.
-
-    Args:
-        app: The application behind it.
     """
 
     def __init__(self, app: ASGIApp) -> None:

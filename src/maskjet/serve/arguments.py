@@ -92,11 +92,7 @@ def parse(args: Mapping[str, Any]) -> tuple[ReplicaConfig, Scale]:
 
 
 def check_sources(sources: int, replicas: int) -> None:
-    """Refuse sources with several replicas.
-
-    Raises:
-        InputError: `sources` is above 0, and there are several replicas.
-    """
+    """Raise InputError for sources with several replicas."""
     if sources and replicas != 1:
         raise InputError(
             f"sources must be 0 with several replicas, got {sources} with {replicas}: a source would live in one, "
@@ -105,11 +101,7 @@ def check_sources(sources: int, replicas: int) -> None:
 
 
 def check_exposure(settings: Settings) -> None:
-    """Refuse to serve without a token behind HAProxy, which hides the address that clients connected to.
-
-    Raises:
-        InputError: HAProxy listens for Ray, and there is neither a token nor `insecure`.
-    """
+    """Raise InputError without a token behind HAProxy, which hides the address that clients connected to."""
     if os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1" and settings.token is None and not settings.insecure:
         raise InputError(
             "token must be given where Ray listens with HAProxy, whose connections hide whether another machine sent a "

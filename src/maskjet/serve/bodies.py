@@ -53,12 +53,7 @@ async def read(request: Request) -> bytes:
 
 
 def split(content_type: str, body: bytes, most: int) -> list[EncodedImage]:
-    """The images of a body: the parts of multipart/form-data, else the body itself.
-
-    Args:
-        content_type: The request's header.
-        body: The whole body.
-        most: Most parts.
+    """The images of a body: the parts of multipart/form-data, at most `most`, else the body itself.
 
     Raises:
         ProblemError: 400, the body is malformed or empty; 413, it has too many parts; 415, it is no image.
@@ -135,11 +130,7 @@ class _Form:
 
 
 def check_sizes(images: Sequence[EncodedImage], most: int) -> int:
-    """Check the sizes in the images' headers, before any is decoded.
-
-    Args:
-        images: The images.
-        most: Most pixels of one.
+    """Check the sizes in the images' headers, at most `most` pixels each, before any is decoded.
 
     Returns:
         Bytes of all images once decoded.

@@ -122,37 +122,18 @@ class Dispatcher:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def check(self, options: Options) -> None:
-        """Check options against the model.
-
-        Raises:
-            InputError: An option does not fit the model.
-        """
+        """Raise InputError if an option does not fit the model."""
         most = self.model.config.max_detections
         if options.max_detections is not None and not 1 <= options.max_detections <= most:
             raise problems.bad_request(f"max_detections must be 1..{most}, got {options.max_detections}.")
         self.model.predict([], **options.arguments())
 
     def check_room(self, images: int = 1) -> None:
-        """Check that the queue has room for so many images.
-
-        Raises:
-            ProblemError: 429, the queue is full; 503, the service ends.
-        """
+        """Raise ProblemError 429 if the queue has no room for so many images; 503, the service ends."""
         if self._is_closed:
             raise problems.unavailable("The service is shutting down.")
         if self.depth + images > self.queue:
             raise problems.busy(f"The queue of {self.queue} images is full; try again later.")
-
-    async def predict(
-        self,
-        image: Image | Callable[[], Image | WholeJPEG],
-        options: Options | None = None,
-        *,
-        deadline: float | None = None,
-    ) -> Answer:
-        """Detect on one image; see `predict_all`."""
-        (answer,) = await self.predict_all([image], options, deadline=deadline)
-        return answer
 
     async def predict_all(
         self,
@@ -177,7 +158,7 @@ class Dispatcher:
         loop = asyncio.get_running_loop()
         if deadline is not None and loop.time() >= deadline:
             raise problems.too_late("The deadline passed before the image could wait for the model; try again later.")
-        tickets = [Ticket(options or Options(), loop) for _ in images]
+        tickets = [Ticket(options or Options()) for _ in images]
         timer = None if deadline is None else loop.call_at(deadline, self._expire, tickets)
         try:
             with self._changed:

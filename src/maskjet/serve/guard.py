@@ -17,7 +17,6 @@ import base64
 import hashlib
 import hmac
 import logging
-from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -47,12 +46,7 @@ def cookie_of(token: str) -> str:
 
 
 class Guard:
-    """Refuses requests before any work, and limits their bodies.
-
-    Args:
-        app: The application behind it.
-        service: Its settings, memory and state.
-    """
+    """Refuses requests before any work, and limits their bodies."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service, self._settings = app, service, service.settings
@@ -106,7 +100,7 @@ class AccessControl:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._token = None if settings.token is None else _digest(settings.token)
-        self._cookie = None if settings.token is None else _digest(cookie_of(settings.token))
+        self._cookie = _digest(cookie_of(settings.token or ""))
 
     def check(self, scope: Scope, headers: Headers, *, is_open: bool) -> None:
         """Check a request by its headers and the address that it came to.
@@ -124,7 +118,6 @@ class AccessControl:
             scheme, given = "bearer", _subprotocol(headers)
         if scheme.lower() == "bearer" and hmac.compare_digest(_digest(given.strip()), self._token):
             return
-        assert self._cookie is not None
         if not given and hmac.compare_digest(_digest(_cookie(headers)), self._cookie):
             self._check_origin(headers)
             return
@@ -267,12 +260,7 @@ class _GuardedRequest:
         if "websocket.http.response" not in self._scope.get("extensions", {}):
             await self._send({"type": "websocket.close", "code": 1008, "reason": problem.detail[:120]})
             return
-        for message in _websocket_refusal(problem):
-            await self._send(message)
-
-
-def _websocket_refusal(problem: problems.ProblemError) -> list[dict[str, Any]]:
-    """Messages that refuse a WebSocket's handshake with a problem."""
-    response = problem.response()
-    start = {"type": "websocket.http.response.start", "status": problem.status, "headers": response.raw_headers}
-    return [start, {"type": "websocket.http.response.body", "body": response.body}]
+        response = problem.response()
+        start = {"type": "websocket.http.response.start", "status": problem.status, "headers": response.raw_headers}
+        await self._send(start)
+        await self._send({"type": "websocket.http.response.body", "body": response.body})

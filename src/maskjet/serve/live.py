@@ -87,12 +87,7 @@ async def _run(websocket: WebSocket, service: Service) -> None:
 
 
 class _RateLimit:
-    """A token bucket for frames that holds `_BURST_S` seconds' worth.
-
-    Args:
-        most: Frames a second.
-        now: Time in seconds.
-    """
+    """A token bucket for `most` frames a second that holds `_BURST_S` seconds' worth."""
 
     def __init__(self, most: int, now: float) -> None:
         self._most, self._before = most, now
@@ -115,25 +110,19 @@ class _FrameStream:
         self._newest: tuple[int, bytes] | None = None
         self._came = asyncio.Event()
         self._in_progress: set[asyncio.Task[None]] = set()
-        self._failed: asyncio.Future[_CloseError] = asyncio.get_running_loop().create_future()
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
-        """Answer until the client leaves or the service ends.
-
-        Raises:
-            _CloseError: The socket must be closed.
-        """
+        """Answer until the client leaves or the service ends; raises _CloseError if the socket must be closed."""
         receiving = asyncio.create_task(self._receive())
         answering = asyncio.create_task(self._answer_all())
         ending = asyncio.create_task(self._service.ending.wait())
         ends: Sequence[asyncio.Future[Any]] = (receiving, answering, ending, self._failed)
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if self._failed.done():
-                raise self._failed.result()
-            for task in (receiving, answering):
-                if task.done():
-                    task.result()
+            for each in (self._failed, receiving, answering):
+                if each.done():
+                    each.result()
                     return
             answering.cancel()
             if self._in_progress:
@@ -142,10 +131,9 @@ class _FrameStream:
                 raise _CloseError(1011, self._service.failure)
             raise _CloseError(1001, "The service is shutting down.")
         finally:
-            tasks: Sequence[asyncio.Future[Any]] = (receiving, answering, ending, self._failed, *self._in_progress)
-            for each in tasks:
+            for each in (*ends, *self._in_progress):
                 each.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*ends, *self._in_progress, return_exceptions=True)
 
     async def _receive(self) -> None:
         """Receive frames and keep the newest; returns when the client disconnects."""
@@ -202,7 +190,7 @@ class _FrameStream:
         with suppress(WebSocketDisconnect, RuntimeError):  # it is closed: `_receive` ends, too
             await self._websocket.send_text(f'{{"frame": {index}, "dropped": {self._dropped}, {answer}}}')
         if self._service.failure is not None and problem is not None and not self._failed.done():
-            self._failed.set_result(_CloseError(1011, problem.detail))
+            self._failed.set_exception(_CloseError(1011, problem.detail))
 
     async def _detect(self, data: bytes, before: asyncio.Task[None] | None) -> str:
         """The result of one frame, as JSON; a tracked one waits for the frame before it."""
@@ -211,8 +199,8 @@ class _FrameStream:
         with service.memory.reserve() as reservation:
             reservation.take(len(data))
             query.dispatcher.check_room()
-            (image,) = await bodies.decoders(service, [bodies.EncodedImage(data, "the frame")], reservation)
-            answer = await query.dispatcher.predict(image, query.options, deadline=deadline)
+            images = await bodies.decoders(service, [bodies.EncodedImage(data, "the frame")], reservation)
+            (answer,) = await query.dispatcher.predict_all(images, query.options, deadline=deadline)
             service.metrics.frames.labels(_SOURCE).inc()
             found = answer.detections
             if self._tracker is not None:

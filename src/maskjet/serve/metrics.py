@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
@@ -28,50 +29,25 @@ _BEAT_S = 0.01
 
 
 class Metrics:
-    """The metrics of one application.
-
-    Args:
-        dispatchers: Dispatchers by model, read at each scrape.
-        is_ready: Returns whether the service is ready.
-    """
+    """The metrics of one application; `dispatchers`, by model, are read at each scrape."""
 
     def __init__(self, dispatchers: Mapping[str, Dispatcher], is_ready: Callable[[], bool]) -> None:
         self.registry = CollectorRegistry()
         self.replica: str | None = None
         """Label `replica` of all samples; None for no label."""
-        self.requests = Counter(
-            "maskjet_requests",
-            "Requests by route and HTTP status, or gone.",
-            ("route", "outcome"),
-            registry=self.registry,
-        )
-        self.batch_images = Histogram(
-            "maskjet_batch_images", "Images in a batch.", ("model",), buckets=_IMAGES, registry=self.registry
-        )
-        self.stage_seconds = Histogram(
-            "maskjet_stage_seconds",
-            "Seconds of decode, queue, predict and encode.",
-            ("stage",),
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
-        self.frames = Counter("maskjet_frames", "Frames detected on, by source.", ("source",), registry=self.registry)
-        self.dropped = Counter(
-            "maskjet_frames_dropped", "Frames left out for newer ones, by source.", ("source",), registry=self.registry
-        )
-        self.jpegs_on_cpu = Counter(
-            "maskjet_jpegs_on_cpu", "JPEGs that the GPU leaves to the CPU.", ("reason",), registry=self.registry
-        )
-        self.streams = Gauge("maskjet_streams", "WebSockets that are open.", registry=self.registry)
-        self.loop_lag = Histogram(
-            "maskjet_loop_lag_seconds",
-            f"How late the event loop was for what is due every {1000 * _BEAT_S:g} ms.",
-            buckets=_LAGS,
-            registry=self.registry,
-        )
-        self.most_loop_lag = Gauge(
-            "maskjet_loop_lag_most_seconds", "The most that the event loop was late.", registry=self.registry
-        )
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        self.requests = counter("maskjet_requests", "Requests by route and HTTP status, or gone.", ("route", "outcome"))
+        self.batch_images = histogram("maskjet_batch_images", "Images in a batch.", ("model",), buckets=_IMAGES)
+        text = "Seconds of decode, queue, predict and encode."
+        self.stage_seconds = histogram("maskjet_stage_seconds", text, ("stage",), buckets=_SECONDS)
+        self.frames = counter("maskjet_frames", "Frames detected on, by source.", ("source",))
+        self.dropped = counter("maskjet_frames_dropped", "Frames left out for newer ones, by source.", ("source",))
+        self.jpegs_on_cpu = counter("maskjet_jpegs_on_cpu", "JPEGs that the GPU leaves to the CPU.", ("reason",))
+        self.streams = gauge("maskjet_streams", "WebSockets that are open.")
+        text = f"How late the event loop was for what is due every {1000 * _BEAT_S:g} ms."
+        self.loop_lag = histogram("maskjet_loop_lag_seconds", text, buckets=_LAGS)
+        self.most_loop_lag = gauge("maskjet_loop_lag_most_seconds", "The most that the event loop was late.")
         self.registry.register(_OnScrape(lambda: _collect_state(dispatchers, is_ready())))
 
     def watch_sources(self, states: Callable[[], Mapping[str, SourceState]]) -> None:
@@ -108,12 +84,7 @@ class _OnScrape(Collector):
 
 
 def merge(texts: Mapping[str, str], label: str) -> bytes:
-    """Join metrics in Prometheus' text format, with a label that tells each sample's origin.
-
-    Args:
-        texts: The metrics by origin, the label's value.
-        label: The label's name.
-    """
+    """Join metrics in Prometheus' text format, by origin, which a label of each sample then tells."""
     families: dict[str, Metric] = {}
     for origin, text in texts.items():
         for family in text_string_to_metric_families(text):
@@ -174,12 +145,7 @@ def _gpu_memory(devices: Iterable[str]) -> Metric:
 
 
 class RequestCounter:
-    """Counts requests by route and outcome; the outermost ASGI middleware.
-
-    Args:
-        app: The application behind it.
-        metrics: Has the counter.
-    """
+    """Counts requests by route and outcome; the outermost ASGI middleware."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics

@@ -10,11 +10,7 @@ from maskjet.errors import InputError
 
 
 def parse_models(given: Sequence[str], weights: object = None) -> dict[str, str]:
-    """Parse values of `--model` or `model=` to models by name.
-
-    Raises:
-        InputError: Two have the same name, or there are weights for several models.
-    """
+    """Models by name, of values of `--model` or `model=`; raises InputError if names or weights don't fit."""
     models: dict[str, str] = {}
     for text in given:
         name, separator, model = text.partition("=")

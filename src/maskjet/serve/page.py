@@ -14,7 +14,6 @@ _TYPES = {
     ".svg": "image/svg+xml",
     ".webp": "image/webp",
 }
-_INDEX = "index.html"
 
 # Scripts and styles from this server alone, none inline; no HTML from strings (trusted types). The user's pictures and
 # videos are blobs. connect-src 'self' includes this server's WebSocket.
@@ -56,26 +55,20 @@ def page_router() -> APIRouter:
     router = APIRouter(include_in_schema=False)
 
     @router.api_route("/", methods=["GET", "HEAD"])
-    def get_index(request: Request) -> Response:
-        return _respond(request, _INDEX, contents[_INDEX])
-
     @router.api_route("/page/{name}", methods=["GET", "HEAD"])
-    def get_file(request: Request, name: str) -> Response:
+    def get_file(request: Request) -> Response:
+        """The file, or 304 if the browser has this version."""
+        name = request.path_params.get("name", "index.html")
         if name not in contents:
             raise HTTPException(404, f"The page has no file {name!r}.")
-        return _respond(request, name, contents[name])
+        etag = f'"{hashlib.sha256(contents[name]).hexdigest()[:32]}"'
+        headers = {**_HEADERS, "ETag": etag}
+        known = {one.strip().removeprefix("W/") for one in request.headers.get("If-None-Match", "").split(",")}
+        if known & {etag, "*"}:
+            return Response(status_code=304, headers=headers)
+        return Response(contents[name], media_type=_TYPES[_suffix(name)], headers=headers)
 
     return router
-
-
-def _respond(request: Request, name: str, content: bytes) -> Response:
-    """The file, or 304 if the browser has this version."""
-    etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    headers = {**_HEADERS, "ETag": etag}
-    known = {one.strip().removeprefix("W/") for one in request.headers.get("If-None-Match", "").split(",")}
-    if known & {etag, "*"}:
-        return Response(status_code=304, headers=headers)
-    return Response(content, media_type=_TYPES[_suffix(name)], headers=headers)
 
 
 def _suffix(name: str) -> str:

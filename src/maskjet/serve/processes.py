@@ -15,16 +15,15 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
-from maskjet import errors
+from maskjet import errors, process
 from maskjet.config import EngineConfig
 from maskjet.devices import Place
 from maskjet.errors import MaskjetError, UnsupportedError, explain
@@ -224,10 +223,8 @@ class _Supervisor:
         """End the service, which then raises this error."""
         self._error, self._is_ending = self._error or error, True
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
+    def _signals(self) -> AbstractContextManager[None]:
         """Drain on the first signal, and exit at once on the second."""
-        before = {}
 
         def end(number: int, _: FrameType | None) -> None:
             if self._is_signalled:
@@ -236,15 +233,7 @@ class _Supervisor:
                 os._exit(128 + number)
             self._is_signalled = self._is_ending = True  # a worker that ends from now on is not a failure
 
-        if threading.current_thread() is threading.main_thread():
-            for number in server.SIGNALS:
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    before[number] = signal.signal(number, end)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return process.handling_signals(end)
 
 
 def _error_of(worker: _Worker) -> MaskjetError:

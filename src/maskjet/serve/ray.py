@@ -74,8 +74,7 @@ class Replica:
     async def check_health(self) -> None:
         """Wait until the models have answered frames; Ray sends no request before the first check passes.
 
-        Raises:
-            UnsupportedError: A device has failed; Ray then replaces the replica.
+        Raises UnsupportedError if a device has failed; Ray then replaces the replica.
         """
         service: Service = self.app.state.service
         await service.warmed_up()
@@ -115,16 +114,13 @@ def _make_app(chosen: ReplicaConfig) -> FastAPI:
 
 
 def _num_gpus(scale: Scale, device: str) -> float:
-    """GPUs of each replica; if not given, 1 for device cuda, or for auto on a cluster with GPUs."""
+    """GPUs of each replica; if not given, 1 for device cuda, or for auto where there are some."""
     if scale.num_gpus is not None:
         return scale.num_gpus
-    return float(device == "cuda" or (device == "auto" and _has_gpus()))
-
-
-def _has_gpus() -> bool:
-    """Whether Ray's cluster has GPUs; or this machine, before Ray runs, as in `serve run`."""
+    if device != "auto":
+        return float(device == "cuda")
     if ray.is_initialized():
-        return bool(ray.cluster_resources().get("GPU"))
-    import torch
+        return float(bool(ray.cluster_resources().get("GPU")))
+    import torch  # before Ray runs, as in `serve run`
 
-    return torch.cuda.is_available()
+    return float(torch.cuda.is_available())

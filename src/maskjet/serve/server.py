@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,13 +17,12 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
+from maskjet import process
 from maskjet.errors import DeviceError, UnsupportedError, explain
 from maskjet.serve.connections import protocols
 from maskjet.serve.service import Service
 from maskjet.serve.settings import Settings
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals that end a service."""
 BACKLOG = 2048
 """Connections that wait to be accepted; uvicorn's own number."""
 GRACE_S = 0.25
@@ -47,19 +44,14 @@ def listen(settings: Settings) -> socket.socket:
     host = settings.host.strip("[]")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, settings.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections inherit it
-                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
-            listener.bind(address)
-            listener.listen(BACKLOG)  # two services may bind a port, and fail much later
-        except OSError:
-            listener.close()
-            raise
+        is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        listener = socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=is_dual)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections inherit it
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
     except OSError as error:
+        why = explain(error).partition(" (while")[0]  # Python adds the address
         raise UnsupportedError(
-            f"host and port must be free to listen on, {host}:{settings.port} can't be used: {explain(error)}."
+            f"host and port must be free to listen on, {host}:{settings.port} can't be used: {why}."
         ) from error
     return listener
 
@@ -99,13 +91,7 @@ def run(app: FastAPI, listener: socket.socket, *, announce: Callable[[str], None
 
 
 def configure(app: ASGIApp, settings: Settings, *bases: type) -> uvicorn.Config:
-    """Uvicorn's configuration for an application.
-
-    Args:
-        app: The application.
-        settings: Its limits.
-        bases: Mixins for uvicorn's HTTP and WebSocket protocols.
-    """
+    """Uvicorn's configuration for an application; `bases` are mixins for its HTTP and WebSocket protocols."""
     http, ws = protocols(settings, *bases)
     return uvicorn.Config(
         app,
@@ -125,12 +111,7 @@ def configure(app: ASGIApp, settings: Settings, *bases: type) -> uvicorn.Config:
 
 @contextmanager
 def logging_on_stderr(name: str = "maskjet.serve", *, origin: str = "") -> Iterator[None]:
-    """Log to stderr, without uvicorn's messages about malformed requests.
-
-    Args:
-        name: The logger.
-        origin: Prefix of each message, which names the process.
-    """
+    """Log to stderr, after an origin that names the process; without uvicorn's messages about malformed requests."""
     logger, uvicorns = logging.getLogger(name), logging.getLogger("uvicorn.error")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)s {origin}%(message)s"))
@@ -184,21 +165,9 @@ class Server(uvicorn.Server):
         """Wait for connections that were being opened when the signal came."""
         await asyncio.sleep(GRACE_S)
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
+    def capture_signals(self) -> Any:
         """Handle signals while serving; uvicorn's own handlers would raise them again afterwards."""
-        before: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            before = {
-                number: signal.signal(number, self._end)
-                for number in SIGNALS
-                if signal.getsignal(number) is not signal.SIG_IGN
-            }
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return process.handling_signals(self._end)
 
     def _end(self, number: int, _: FrameType | None) -> None:
         if self._is_signalled:

@@ -28,11 +28,7 @@ _R = TypeVar("_R")
 
 
 class Memory:
-    """Budget of bytes for all bodies and decoded images together.
-
-    Args:
-        most: The limit.
-    """
+    """Budget of bytes for all bodies and decoded images together."""
 
     def __init__(self, most: int) -> None:
         self.most, self.taken = most, 0
@@ -93,13 +89,7 @@ def _choose_jpeg_decoder(decoding: Decoding) -> tuple[str, JPEGDecoder | None]:
 
 
 class Service:
-    """State shared by the routes; `app.state.service` of the application.
-
-    Args:
-        models: Loaded models by name, at least one; the first one serves requests that name none.
-        settings: Limits.
-        siblings: The workers of a service of several processes; None for one process.
-    """
+    """State shared by the routes; `app.state.service` of the application, see `create_app`."""
 
     def __init__(self, models: Mapping[str, Model], settings: Settings, siblings: Siblings | None = None) -> None:
         self.settings = settings

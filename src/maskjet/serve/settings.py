@@ -95,11 +95,7 @@ class Settings:
             return False
 
     def check_exposure(self) -> None:
-        """Refuse to listen beyond this machine without a token.
-
-        Raises:
-            InputError: `host` can be reached from other machines, and there is neither a token nor `insecure`.
-        """
+        """Raise InputError if the service would listen beyond this machine without a token or `insecure`."""
         if self.token is None and not self.insecure and not self.is_loopback:
             raise InputError(
                 f"token must be given to listen on {self.host!r}, which other machines reach: set MASKJET_TOKEN, or "

@@ -38,15 +38,7 @@ def is_from_sibling(scope: Scope) -> bool:
 
 
 class Siblings:
-    """The workers of a service, as one of them reaches them.
-
-    Args:
-        table: What the workers tell each other.
-        number: This worker's number, from 0.
-        device: Its device, as the supervisor names it.
-        secret: What they show each other.
-        folder: Folder for files that they share.
-    """
+    """The workers of a service, as one of them reaches them, with a folder for files that they share."""
 
     def __init__(self, table: ProcessTable, number: int, device: str, secret: str, folder: Path) -> None:
         self._table, self._number, self._device, self._secret = table, number, device, secret.encode()
@@ -74,12 +66,7 @@ class Siblings:
         return any(name == _HEADER and hmac.compare_digest(value, self._secret) for name, value in scope["headers"])
 
     async def ask_all(self, path: str, own: str) -> dict[int, str | None]:
-        """All workers' answers to a GET by number; None for one that does not answer within a second.
-
-        Args:
-            path: The path to GET.
-            own: This worker's answer.
-        """
+        """All workers' answers to a GET by number, `own` for this one; None where none comes within a second."""
         numbers = range(len(self._table.rows))
         others = (self._ask(number, path) for number in numbers if number != self._number)
         answers = await asyncio.gather(*others)

@@ -34,8 +34,7 @@ def shown_name(location: str) -> str:
 def redact(text: str, location: str) -> str:
     """Remove a source's user, password, query and folders from a message."""
     shown = shown_name(location)
-    for form in (repr(location), location):
-        text = text.replace(form, repr(shown) if form is not location else shown)
+    text = text.replace(repr(location), repr(shown)).replace(location, shown)
     with suppress(ValueError):
         parts = urlsplit(location)
         user = parts.netloc.rpartition("@")[0]
@@ -46,11 +45,7 @@ def redact(text: str, location: str) -> str:
 
 
 def check_url(text: str) -> str:
-    """Check a client's URL; returns it with its scheme in lower case.
-
-    Raises:
-        ProblemError: 400, it is no URL of `SCHEMES`.
-    """
+    """Check a client's URL; returns it with its scheme in lower case, or raises ProblemError 400."""
     expected = f"url must be a URL of {', '.join(SCHEMES)}"
     if len(text) > _MOST_CHARACTERS or not text.isascii() or not text.isprintable() or " " in text:
         raise problems.bad_request(f"{expected}, of at most {_MOST_CHARACTERS} printable ASCII characters; it is not.")
@@ -78,13 +73,10 @@ def check_host(url: str) -> None:
 
 
 def resolve_host(host: str, port: int) -> list[str]:
-    """The addresses of a host that a client named; blocks on DNS.
+    """The addresses of a host that a client named; blocks on DNS. Raises SourceError if it is refused or unknown.
 
     This machine and link-local addresses, where clouds serve credentials, are refused. Private networks are allowed, as
     cameras are there.
-
-    Raises:
-        SourceError: The host is refused or unknown.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

@@ -39,15 +39,8 @@ _log = logging.getLogger("maskjet.serve")
 class WatchedSource:
     """One source: its thread and its state; `broadcast` passes on its results.
 
-    Args:
-        identity: Its name in paths.
-        location: Path, camera or URL.
-        name: Its name for people, without passwords.
-        dispatcher: The model.
-        options: Threshold, classes and most detections.
-        service: Its pool and metrics.
-        track: Whether detections get the ids of tracks.
-        is_from_client: Whether a client added it, so that each connection goes to an address that is checked.
+    Its identity is its name in paths, its name one for people, without passwords. If a client added it, each connection
+    goes to an address that is checked.
     """
 
     def __init__(
@@ -202,11 +195,7 @@ class WatchedSource:
 
 
 class Sources:
-    """All sources of a service, by id; in the event loop alone.
-
-    Args:
-        service: Its models, settings and metrics.
-    """
+    """All sources of a service, by id; in the event loop alone."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -241,11 +230,7 @@ class Sources:
         return list(self._by_id.values())
 
     def get(self, identity: str) -> WatchedSource:
-        """A source by its id.
-
-        Raises:
-            ProblemError: 404, there is none.
-        """
+        """A source by its id; raises ProblemError 404 if there is none."""
         if identity not in self._by_id:
             raise problems.ProblemError(404, "no-such-source", f"source must be one that is watched, got {identity!r}.")
         return self._by_id[identity]
@@ -295,11 +280,7 @@ class Sources:
         return source
 
     def remove(self, identity: str) -> None:
-        """Stop a source and forget it; its place is free when its thread has ended.
-
-        Raises:
-            ProblemError: 404, there is none.
-        """
+        """Stop a source and forget it, as `get` finds it; its place is free when its thread has ended."""
         self.get(identity).forget()
         self._removed.append(self._by_id.pop(identity))
 

@@ -91,10 +91,6 @@ class Broadcast:
     """Passes the results of a source's thread to subscribers and viewers, in the event loop that makes it.
 
     The preview is drawn in the service's pool, once for all viewers, while there are any.
-
-    Args:
-        name: The source's name, for the log.
-        service: Its pool and settings.
     """
 
     def __init__(self, name: str, service: Service) -> None:

@@ -69,23 +69,23 @@ class Answer:
 class Ticket:
     """An image that is being decoded, waits, or is in a batch."""
 
-    __slots__ = ("answer", "arrived", "decode", "decode_s", "future", "image", "is_gone", "loop", "options")
+    __slots__ = ("answer", "arrived", "decode", "decode_s", "future", "image", "is_gone", "options")
 
-    def __init__(self, options: Options, loop: asyncio.AbstractEventLoop) -> None:
-        self.options, self.loop = options, loop
+    def __init__(self, options: Options) -> None:
+        self.options = options
         self.image: Image | WholeJPEG | torch.Tensor | None = None
         self.decode: Callable[[], Image | WholeJPEG] | None = None
         self.future: Future[None] | None = None
         self.arrived = self.decode_s = 0.0
         self.is_gone = False
-        self.answer: asyncio.Future[Answer] = loop.create_future()
+        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
 
 def resolve(tickets: Sequence[Ticket], outcomes: Sequence[Answer | BaseException]) -> None:
-    """Set the tickets' answers in their event loops, with one call per loop; answers that are cancelled stay so."""
+    """Set the answers of a model's tickets in its event loop, all in one call; answers that are cancelled stay so."""
 
-    def settle(mine: Sequence[tuple[Ticket, Answer | BaseException]]) -> None:
-        for ticket, outcome in mine:
+    def settle() -> None:
+        for ticket, outcome in zip(tickets, outcomes, strict=True):
             if ticket.answer.done():
                 continue
             if isinstance(outcome, BaseException):
@@ -93,12 +93,8 @@ def resolve(tickets: Sequence[Ticket], outcomes: Sequence[Answer | BaseException
             else:
                 ticket.answer.set_result(outcome)
 
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Ticket, Answer | BaseException]]] = {}
-    for ticket, outcome in zip(tickets, outcomes, strict=True):
-        by_loop.setdefault(ticket.loop, []).append((ticket, outcome))
-    for loop, mine in by_loop.items():
-        with suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(settle, mine)
+    with suppress(RuntimeError):  # the loop was closed meanwhile
+        tickets[0].answer.get_loop().call_soon_threadsafe(settle)
 
 
 def _as_exception(error: BaseException) -> Exception:

@@ -98,11 +98,7 @@ class _Prediction:
 
 
 def choose_kind(accept: str) -> Kind:
-    """The media type that the client prefers, JSON among equals.
-
-    Raises:
-        ProblemError: 406, it accepts none of them.
-    """
+    """The media type that the client prefers, JSON among equals; raises ProblemError 406 if it accepts none."""
     qualities = dict.fromkeys(_KINDS, 0.0)
     for entry in accept.split(","):
         pattern, *parameters = (part.strip().lower() for part in entry.split(";"))

@@ -191,11 +191,7 @@ async def unregister_region(request: Request, kind: _Kind, name: str = "") -> An
 
 
 class Inference:
-    """One inference request of either protocol.
-
-    Raises:
-        ProblemError: 404, there is no such model or version.
-    """
+    """One inference request of either protocol; raises as `find`."""
 
     def __init__(self, service: Service, regions: Regions, model: str, version: str) -> None:
         self.dispatcher = find(service, model, version)
@@ -249,11 +245,7 @@ class Inference:
 
 
 def find(service: Service, model: str, version: str) -> Dispatcher:
-    """A model's dispatcher.
-
-    Raises:
-        ProblemError: 404, there is no such model or version.
-    """
+    """A model's dispatcher; raises ProblemError 404 if there is no such model or version."""
     dispatcher = service.dispatcher(model)
     if version != VERSION:
         raise problems.ProblemError(404, "no-such-version", f"version must be {VERSION!r}, got {version[:60]!r}.")

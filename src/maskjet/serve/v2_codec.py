@@ -147,13 +147,6 @@ def write_response(
 ) -> tuple[bytes, int | None]:
     """Write the body of the response of HTTP.
 
-    Args:
-        found: The detections of each of the request's images.
-        identity: The request's id.
-        outputs: Those of `choose_outputs`.
-        model: The model's name.
-        version: Its version.
-
     Returns:
         The body, and the value of its header Inference-Header-Content-Length; None if it is JSON alone.
 
@@ -178,11 +171,7 @@ def write_response(
 
 
 def read_json_size(text: str | None, body_size: int) -> int:
-    """Bytes of JSON at the body's start: all of it without the header Inference-Header-Content-Length.
-
-    Raises:
-        InputError: The header is not a number of bytes that the body has.
-    """
+    """Bytes of JSON at the body's start: all of it without the header, else what that states; or raises InputError."""
     if text is None:
         return body_size
     if not (text.isascii() and text.isdecimal()) or len(text) > 19 or not 2 <= int(text) <= body_size:

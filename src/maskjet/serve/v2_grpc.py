@@ -40,9 +40,7 @@ _CODES |= dict.fromkeys((408, 504), "DEADLINE_EXCEEDED")
 async def serving(service: Service, regions: Regions) -> AsyncIterator[None]:
     """Serve gRPC while the context lasts, if the settings have a port for it; the service fails if it can't.
 
-    Args:
-        service: The service; its WebSockets' end is that of calls, too.
-        regions: The shared memory that requests may name.
+    The end of the service's WebSockets is that of calls, too.
     """
     if service.settings.grpc_port is None:
         yield
@@ -249,11 +247,7 @@ class _Methods:
 
 
 def _split(data: bytes) -> tuple[bytes, memoryview]:
-    """A ModelInferRequest without its raw_input_contents; and these, which protobuf would copy.
-
-    Raises:
-        InputError: It is no such message, or has several of them.
-    """
+    """A ModelInferRequest without its raw_input_contents; and these, which protobuf would copy. Raises InputError."""
     head, contents, at = bytearray(), None, 0
     while at < len(data) and len(head) <= _HEAD_BYTES:
         start, size = at, 0

@@ -51,14 +51,7 @@ class ImageTensor(Fields):
 def read_images(
     tensor: ImageTensor, binary: memoryview, read_region: ReadRegion, most_images: int, most_pixels: int
 ) -> list[Any]:
-    """Read the images of the one input.
-
-    Args:
-        tensor: The input.
-        binary: The bytes after the JSON; all of them belong to the input.
-        read_region: Reads its bytes in shared memory.
-        most_images: Most images.
-        most_pixels: Most pixels of one that is not encoded.
+    """Read the images of the one input, whose bytes may be all those after the JSON.
 
     Returns:
         uint8 [H, W, 3] that share memory with `binary` or the region; or contents of image files, unchecked.

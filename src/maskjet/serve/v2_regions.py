@@ -68,11 +68,7 @@ KINDS: dict[str, type[SystemRegion | CudaRegion]] = {"system": SystemRegion, "cu
 
 
 class Regions:
-    """The regions of a service, as one of its processes reads them; for several threads.
-
-    Args:
-        service: The service.
-    """
+    """The regions of a service, as one of its processes reads them; for several threads."""
 
     def __init__(self, service: Service) -> None:
         settings, siblings = service.settings, service.siblings
@@ -83,11 +79,7 @@ class Regions:
         self._opened: dict[int, _SystemMemory | _CudaMemory] = {}  # by number, which no other registration gets
 
     def register(self, kind: str, fields: dict[str, Any]) -> None:
-        """Register a region whose memory can be read.
-
-        Args:
-            kind: Its kind.
-            fields: Those of `SystemRegion` or `CudaRegion`.
+        """Register a region, of the fields of its kind, whose memory can be read.
 
         Raises:
             ProblemError: 403, anybody may reach the service; 409, the name is taken, or there are `MOST` regions.
@@ -111,11 +103,7 @@ class Regions:
         self._close_unregistered()
 
     def status(self, kind: str, name: str = "") -> list[dict[str, Any]]:
-        """The region of this name, or all of this kind for an empty one.
-
-        Raises:
-            ProblemError: 404, there is no such region.
-        """
+        """The region of this name, or all of this kind for an empty one; raises ProblemError 404 if there is none."""
         found = self._ask("SELECT fields FROM regions WHERE kind = ? AND ? IN ('', name)", kind, name)
         if name and not found:
             raise problems.ProblemError(404, "no-such-region", f"name must be a registered region's, got {show(name)}.")
@@ -199,14 +187,10 @@ class _Handle(ctypes.Structure):
 
 
 class _CudaMemory:
-    """Memory of another process on a GPU, open until the last tensor in it has gone.
-
-    Args:
-        region: The memory.
-        device: The GPU of the process' models, "cuda:N"; "cpu" is refused.
+    """Memory of another process on the GPU of this one's models, open until the last tensor in it has gone.
 
     Raises:
-        InputError: It can't be opened, or has fewer bytes.
+        InputError: It can't be opened, or has fewer bytes; or the models are on a CPU.
     """
 
     def __init__(self, region: CudaRegion, device: str) -> None:

@@ -68,7 +68,7 @@ class Body:
     """(width, length, height) in metres of the box that casts the shadow."""
 
 
-class _Builder:
+class Builder:
     """Collects boxes and details; `build` computes their geometry all at once."""
 
     def __init__(self) -> None:
@@ -162,14 +162,14 @@ def _pick(colours: Sequence[Colour], random: np.random.Generator) -> Colour:
     return _shade(colours[int(random.integers(len(colours)))], factor)
 
 
-def _lights(b: _Builder, faces: dict[str, int], v: tuple[float, float]) -> None:
+def _lights(b: Builder, faces: dict[str, int], v: tuple[float, float]) -> None:
     for side, colour in (("front", _HEADLIGHT), ("back", _TAILLIGHT)):
         b.detail(faces[side], (0.04, 0.22), v, colour)
         b.detail(faces[side], (0.78, 0.96), v, colour)
 
 
 def _car(random: np.random.Generator) -> Body:
-    b, paint = _Builder(), _pick(_PAINT, random)
+    b, paint = Builder(), _pick(_PAINT, random)
     width, length = 1.72 + 0.2 * random.random(), 3.9 + 0.9 * random.random()
     is_estate = random.random() < 0.4
     body = b.box((width, length, 0.62), (0, 0, 0.22), paint, top_scale=(0.94, 0.97))
@@ -193,7 +193,7 @@ def _car(random: np.random.Generator) -> Body:
 
 
 def _truck(random: np.random.Generator) -> Body:
-    b, paint, cargo = _Builder(), _pick(_PAINT, random), _pick(_CARGO, random)
+    b, paint, cargo = Builder(), _pick(_PAINT, random), _pick(_CARGO, random)
     width, cargo_length = 2.35, 4.2 + 3.2 * random.random()
     height = 2.3 + 0.5 * random.random()
     length = cargo_length + 2.2
@@ -214,7 +214,7 @@ def _truck(random: np.random.Generator) -> Body:
 
 
 def _bus(random: np.random.Generator) -> Body:
-    b, paint = _Builder(), _pick(_BUS_PAINT, random)
+    b, paint = Builder(), _pick(_BUS_PAINT, random)
     width, length = 2.5, 9.5 + 2.5 * random.random()
     body = b.box((width, length, 2.7), (0, 0, 0.3), paint, top_scale=(0.95, 0.99))
     for side in ("left", "right"):
@@ -232,7 +232,7 @@ def _bus(random: np.random.Generator) -> Body:
 
 
 def _motorcycle(random: np.random.Generator) -> Body:
-    b, paint, clothes = _Builder(), _pick(_PAINT, random), _pick(_CLOTHES, random)
+    b, paint, clothes = Builder(), _pick(_PAINT, random), _pick(_CLOTHES, random)
     for y in (-0.62, 0.62):
         b.box((0.16, 0.62, 0.6), (0, y, 0), _TYRE, top_scale=(1, 0.6))
     frame = b.box((0.3, 1.25, 0.5), (0, 0, 0.4), paint, top_scale=(0.8, 0.85))
@@ -245,7 +245,7 @@ def _motorcycle(random: np.random.Generator) -> Body:
 
 
 def _person(random: np.random.Generator, stride: float) -> Body:
-    b, top, trousers = _Builder(), _pick(_CLOTHES, random), _pick(_CLOTHES, random)
+    b, top, trousers = Builder(), _pick(_CLOTHES, random), _pick(_CLOTHES, random)
     tall = 0.9 + 0.2 * random.random()
     for x, y in ((-0.11, 0.2 * stride), (0.11, -0.2 * stride)):
         b.box((0.18, 0.22, 0.82 * tall), (x, y, 0), trousers, top_shift=-y)
@@ -255,18 +255,3 @@ def _person(random: np.random.Generator, stride: float) -> Body:
     b.detail(head["back"], (0, 1), (0.25, 1), hair)
     b.detail(head["top"], (0, 1), (0, 1), hair)
     return b.build((0.5, 0.35, 1.7 * tall))
-
-
-def build_box(
-    size: tuple[float, float, float],
-    colour: Colour,
-    details: Sequence[tuple[str, tuple[float, float], tuple[float, float], Colour]],
-    *,
-    top: Colour,
-) -> Body:
-    """Build a box with rectangles (side, u, v, colour) on its faces, such as a house."""
-    b = _Builder()
-    faces = b.box(size, (0, 0, 0), colour, faces={"top": top})
-    for side, u, v, paint in details:
-        b.detail(faces[side], u, v, paint)
-    return b.build(size)

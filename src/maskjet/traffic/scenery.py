@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.traffic.bodies import Body, Colour, build_box, palette
+from maskjet.traffic.bodies import Body, Builder, Colour, palette
 from maskjet.traffic.camera import NEAR_M, SUBPIXEL_BITS, Camera, to_fixed_point
 
 FAR_M = 260.0  # distance of full haze
@@ -150,7 +150,8 @@ def _house(size: tuple[float, float, float], side: int, random: np.random.Genera
     floors, bays = max(int(size[2] / 3), 2), max(int(size[1] / 2.6), 3)
     street_face = "right" if side < 0 else "left"
     shades = random.uniform(0.75, 1.2, (floors, bays)).tolist()
-    details = []
+    b = Builder()
+    faces = b.box(size, (0, 0, 0), facade, faces={"top": (120, 96, 88)})
     for floor in range(floors):
         v = ((floor + 0.32) / floors, (floor + 0.78) / floors)
         for bay in range(bays):
@@ -158,8 +159,8 @@ def _house(size: tuple[float, float, float], side: int, random: np.random.Genera
             colour = (62 * shade, 76 * shade, 92 * shade)
             for face, count in ((street_face, bays), ("back", 4)):
                 if bay < count:
-                    details.append((face, ((bay + 0.25) / count, (bay + 0.75) / count), v, colour))
-    return build_box(size, facade, details, top=(120, 96, 88))
+                    b.detail(faces[face], ((bay + 0.25) / count, (bay + 0.75) / count), v, colour)
+    return b.build(size)
 
 
 @dataclass(frozen=True)

@@ -28,17 +28,10 @@ _PATIENCE = {"max_interleave_delta": "1000000"}  # in µs; where audio ends earl
 
 
 class AudioTrack:
-    """Audio packets of a source's file, to be written between the frames of the same times.
+    """Audio packets of a source's file, opened once more, to be written between the frames of the same times.
 
     Packets keep their distance in time to the frames. Those before the first frame and after the last are left out, so
     that part of a video has its part of the audio. Damage ends the audio with a warning, and costs no frame.
-
-    Args:
-        container: The source's file, opened once more for the audio.
-        stream: The audio.
-        path: Path of the output, for warnings.
-        start_s: Time in the source of the output's first frame.
-        options: Options of the output's container; also an attribute.
     """
 
     def __init__(
@@ -111,10 +104,10 @@ class AudioTrack:
 def open_audio(
     source: Source | None, path: str, container_format: str, start_s: float | None, options: Mapping[str, str]
 ) -> list[AudioTrack]:
-    """Open the audio tracks of a source for an output; those that can't be copied are left out with a warning.
+    """Open the audio tracks of a video file for an output; those that can't be copied are left out with a warning.
 
     Args:
-        source: Source of the frames; only a video file's audio is copied.
+        source: Source of the frames.
         path: Path of the output, for warnings.
         container_format: FFmpeg's name of the output's format.
         start_s: Time of the first frame in the source; None if it has no times.

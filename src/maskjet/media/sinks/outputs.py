@@ -85,11 +85,7 @@ class SinkOpener:
     """Paths of the pictures and labels so far."""
 
     def open_each(self, pairs: Iterable[tuple[str, AnySource | None]]) -> list[Sink]:
-        """Open checked paths, all or none, each with its source; only an open one gives a video colours and audio.
-
-        Raises:
-            OutputError: An output can't be written.
-        """
+        """Open checked paths, all or none, each with its source; only an open one gives a video colours and audio."""
         pairs = list(pairs)
         threads = share_cores(sum(kind_of(out) == "video" for out, _ in pairs))
         with ExitStack() as undo:
@@ -129,7 +125,7 @@ class SinkOpener:
 
 @dataclass(frozen=True)
 class Outputs:
-    """Checked output paths, ready to be opened."""
+    """Checked output paths, ready to be opened, which raises OutputError if one can't be written."""
 
     shared: Sequence[str]
     """Paths that take the frames of all sources."""
@@ -143,21 +139,13 @@ class Outputs:
     """Those of the paths that are files already, or folders with files."""
 
     def open(self) -> SinksBySource:
-        """Open a sink for every path, for sources that are open and read side by side.
-
-        Raises:
-            OutputError: An output can't be written.
-        """
+        """Open a sink for every path, for sources that are open and read side by side."""
         sinks = iter(self._opener().open_each(self.pairs()))
         shared = [next(sinks) for _ in self.shared]
         return SinksBySource(shared, [[next(sinks) for _ in own] for own in self.owned])
 
     def open_in_turn(self) -> SinksInTurn:
-        """Open the shared sinks, for sources that are read one after another; `begin` opens those of a source.
-
-        Raises:
-            OutputError: An output can't be written.
-        """
+        """Open the shared sinks, for sources that are read one after another; `begin` opens those of a source."""
         opener = self._opener()
         shared = opener.open_each((out, self.sources[0]) for out in self.shared)
 

@@ -155,11 +155,7 @@ class SinksInTurn(Sinks):
         self._gather()
 
     def end(self, *, is_whole: bool = True) -> None:
-        """Finish the outputs of the source whose turn it is; if it broke off, keep them as partial ones.
-
-        Raises:
-            OutputError: An output can't be finished.
-        """
+        """Finish the outputs of the source whose turn it is; if it broke off, keep them as partial ones."""
         own = Sinks(self._sinks[len(self._shared) :])
         self._sinks = self._shared
         try:

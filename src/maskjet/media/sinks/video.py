@@ -54,9 +54,9 @@ class AnnotatedVideo(Sink):
     """H.264 video, in .webm VP9, of the frames with their detections drawn in, redacted or cut out.
 
     The video starts at 0 and keeps the frames' intervals in time. If there is no clock, or it jumps (back to another
-    video's start, or more than an hour ahead), frames follow at `fps`. The first frame sets the size; an odd side loses
-    its last row or column. Frames of another size are letterboxed. Colours are encoded and tagged like the source's; if
-    it states none, as BT.709 for HD and BT.601 below.
+    video's start, or more than an hour ahead), frames follow at the source's rate. The first frame sets the size; an
+    odd side loses its last row or column. Frames of another size are letterboxed. Colours are encoded and tagged like
+    the source's; if it states none, as BT.709 for HD and BT.601 below.
 
     A video file's audio is copied, not re-encoded, from the first frame to the last, in sync: all its tracks. One is
     left out with a warning if the container does not take its codec; .webm takes Opus and Vorbis. Damaged audio ends
@@ -69,8 +69,8 @@ class AnnotatedVideo(Sink):
 
     Args:
         path: Path of the .mp4, .mkv, .mov or .webm file.
-        fps: Frames per second for frames without times; None for the source's rate, or 30.
-        source: Source whose colours, pixel aspect ratio and audio the video gets; they are read with the first frame.
+        source: Source whose rate, colours, pixel aspect ratio and audio the video gets; all but the first are read with
+            the first frame. None for 30 frames per second where frames have no times.
         with_audio: Whether the source's audio is copied.
         style: Whether frames are annotated, redacted or cut out, and how.
         encoding: Encoder and quality.
@@ -80,12 +80,14 @@ class AnnotatedVideo(Sink):
         InputError: Pixels of the style are transparent.
     """
 
+    _stream: av.VideoStream  # this and the next come with the container
+    _weights: Weights
+
     def __init__(
         self,
         path: str,
-        fps: float | None = None,
-        source: Source | None = None,
         *,
+        source: Source | None = None,
         with_audio: bool = True,
         style: Style = _STYLE,
         encoding: Encoding = _ENCODING,
@@ -95,16 +97,14 @@ class AnnotatedVideo(Sink):
         self._path, self._painter = path, Painter(style, overwrites=True)
         self.redacts = isinstance(style, Redaction)
         self._source = source
-        fps = fps or (source and source.fps) or _DEFAULT_FPS
+        fps = (source and source.fps) or _DEFAULT_FPS
         self._fps = fps if _LOWEST_FPS <= fps <= _HIGHEST_FPS else _DEFAULT_FPS
         self._temporary: TemporaryFile | None = TemporaryFile(path)
         self._format, self._options = _CONTAINERS[Path(path).suffix.lower()]
         self._container: av.container.OutputContainer | None = None
-        self._stream: av.VideoStream | None = None
         self._encoding, self._encoder_threads = encoding, threads or share_cores(1)
         self._threads = DrawingThreads(max(self._encoder_threads // 2, 1))
         self._of_thread = threading.local()  # its `picture` is the last that it drew; encoders copy it
-        self._weights: Weights | None = None
         self._audio: list[AudioTrack] = []
         self._with_audio = with_audio
         self._packets = 0
@@ -134,8 +134,6 @@ class AnnotatedVideo(Sink):
 
     def _to_picture(self, drawn: NDArray[np.uint8]) -> av.VideoFrame:
         """Convert what is drawn to NV12, in this thread's picture."""
-        assert self._stream is not None
-        assert self._weights is not None
         height, width = self._stream.height, self._stream.width
         picture: av.VideoFrame | None = getattr(self._of_thread, "picture", None)
         if picture is None:
@@ -149,7 +147,6 @@ class AnnotatedVideo(Sink):
     def _encode(self, temporary: TemporaryFile, picture: av.VideoFrame | None) -> None:
         """Encode a picture, or drain the encoder if None, and flush the packets to the file."""
         assert self._container is not None
-        assert self._stream is not None
         try:
             for packet in self._stream.encode(picture):
                 if packet.pts is not None and packet.time_base:
