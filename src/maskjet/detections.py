@@ -43,8 +43,10 @@ class DrawOptions(TypedDict, total=False):
     outlines: bool
     ids: bool
     trails: bool
+    label: str | None
     line_width: float | None
     color_by: Literal["class", "instance"]
+    palette: Mapping[str, str] | None
     mask_pixels: MaskPixels
 
 
