@@ -42,7 +42,7 @@ from maskjet.media.images import ImageLike, ImageReference, split_images, to_pix
 from maskjet.networks import Network, find_family, read_network
 from maskjet.ops.gpu import on_device
 from maskjet.report import Report, make_report
-from maskjet.spec import ModelSpec
+from maskjet.spec import ClassNames, ModelSpec, name_classes
 from maskjet.tracking import StreamTracking, Tracker, TrackerLike
 
 if TYPE_CHECKING:
@@ -364,6 +364,7 @@ def load(
     model: str | os.PathLike[str] | torch.nn.Module,
     *,
     weights: str | os.PathLike[str] | None = None,
+    class_names: ClassNames | None = None,
     threshold: Threshold | None = None,
     classes: Sequence[str] | None = None,
     max_detections: int | None = None,
@@ -394,6 +395,8 @@ def load(
             takes class names, too.
         weights: Path of a named model's checkpoint: rfdetr's .pt or .pth, torchvision's state dict, or safetensors;
             fine-tuned ones bring their classes along.
+        class_names: Names of the classes, for weights that bring none: by id, as a list in the order of the ids from 0,
+            or as a text file's path with one per line. An empty name is none.
         threshold: A confidence must exceed it, 0..1; or one by class name. None is 0.5, or a torchvision
             detector's own. `predict` and `stream` take others for one call; so with `classes` and `max_detections`.
         classes: Names of the classes to report; None for all.
@@ -448,7 +451,7 @@ def load(
         batch=batch,
         nvtx=nvtx,
     )
-    network = find_family(model).load(model, weights, config.input_size)
+    network = _name(find_family(model).load(model, weights, config.input_size), class_names)
     if max_detections is None:
         config = replace(config, max_detections=network.spec.max_detections)
     made = Model(network, config, threshold=threshold, classes=classes)
@@ -464,6 +467,7 @@ def load_configured(
     threshold: float | None = None,
     by_class: Mapping[str, float] | None = None,
     classes: Sequence[str] | None = None,
+    class_names: ClassNames | None = None,
 ) -> Model:
     """Load a model for a program that has its configuration already.
 
@@ -474,9 +478,10 @@ def load_configured(
         threshold: A confidence must exceed it; None is the model's own.
         by_class: That of single classes, by name.
         classes: See `load`.
+        class_names: See `load`.
     """
     given = locals()
-    network = read_network(model, weights, config.input_size)
+    network = _name(read_network(model, weights, config.input_size), class_names)
     common: float = network.spec.threshold if threshold is None else threshold
     chosen: Threshold = common
     if by_class:
@@ -484,6 +489,12 @@ def load_configured(
     made = Model(network, config, threshold=chosen, classes=classes)
     made._load_again = functools.partial(load_configured, **given)
     return made
+
+
+def _name(network: Any, class_names: ClassNames | None) -> Any:
+    if class_names is not None:
+        network.spec = name_classes(network.spec, class_names)
+    return network
 
 
 def _load_all(

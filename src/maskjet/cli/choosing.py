@@ -21,6 +21,10 @@ ThresholdOption = Annotated[
         "commas. Not given: 0.5, or a torchvision model's own.",
     ),
 ]
+ClassNamesOption = Annotated[
+    Path | None,
+    option("PATH", "A text file with the name of a class per line, from id 0 on, for weights that bring no names."),
+]
 ClassesOption = Annotated[list[str] | None, option("NAME,NAME,…", "Report only these classes. May be repeated.")]
 
 
@@ -57,6 +61,7 @@ def load_model(
     *,
     threshold: float | None = None,
     classes: Sequence[str] | None = None,
+    class_names: Path | None = None,
 ) -> Model:
     """Load the model that a command's options name.
 
@@ -66,6 +71,7 @@ def load_model(
         config: How to run it.
         threshold: Threshold of all classes; None for the model's own.
         classes: Values of --classes.
+        class_names: Value of --class-names.
 
     Raises:
         InputError: As `maskjet.load` does.
@@ -74,4 +80,5 @@ def load_model(
     """
     from maskjet.model import load_configured
 
-    return load_configured(model, weights, config, threshold=threshold, classes=split_list(classes) or None)
+    chosen = split_list(classes) or None
+    return load_configured(model, weights, config, threshold=threshold, classes=chosen, class_names=class_names)

@@ -52,7 +52,7 @@ def annotate(
     else:
         rgb = colour_instances(xyxy, detections.class_id, (height, width), is_by_class=style.color_by == "class")
     for name, colour in (style.palette or {}).items():
-        rgb[detections.class_name == name] = parse_colour(colour)
+        rgb[detections.class_name == name] = np.array(parse_colour(colour), np.uint8)
     colours = rgb.tolist()
     frames = _frames(xyxy, (height, width), measures.line)
     if detections.rle is not None and (style.masks or style.outlines):
