@@ -75,7 +75,7 @@ def encode(masks: NDArray[Any]) -> list[dict[str, Any]]:
         raise InputError(f"masks must be bool or uint8 [n, H, W] or [H, W], got {array.dtype} {list(array.shape)}.")
     planes = (array if array.ndim == 3 else array[None]).view(np.uint8)
     size = [int(side) for side in planes.shape[1:]]
-    return [{"size": size, "counts": counts_to_string(_runs(plane))} for plane in planes]
+    return [{"size": size, "counts": counts_to_string(count_runs(plane))} for plane in planes]
 
 
 def decode(rle: RLE) -> NDArray[np.bool_]:
@@ -353,7 +353,7 @@ def _read_strings(
 
 
 @compiled("int64[::1](Array(uint8, 2, 'A', True))")
-def _runs(mask: NDArray[np.uint8]) -> Counts:
+def count_runs(mask: NDArray[np.uint8]) -> Counts:
     """Run lengths of a dense mask [H, W], column by column."""
     height, width = mask.shape
     counts = np.empty(height * width + 1, dtype=np.int64)

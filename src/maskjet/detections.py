@@ -43,8 +43,10 @@ class DrawOptions(TypedDict, total=False):
     outlines: bool
     ids: bool
     trails: bool
+    label: str | None
     line_width: float | None
     color_by: Literal["class", "instance"]
+    palette: Mapping[str, str] | None
     mask_pixels: MaskPixels
 
 
@@ -218,18 +220,28 @@ class Detections:
             raise InputError(f"{method}() needs masks, and a model without a mask head made these detections.")
         return self.rle
 
-    def to_supervision(self) -> supervision.Detections:
-        """Convert to `supervision.Detections`, with dense masks and the class names under data["class_name"].
+    def to_supervision(self, *, masks: Literal["dense", "compact", False] = "dense") -> supervision.Detections:
+        """Convert to `supervision.Detections`, with the class names under data["class_name"].
 
         Ids of tracks become `tracker_id`.
 
+        Args:
+            masks: "dense": masks as bool [n, H, W], which everything of supervision takes. "compact": a `CompactMask`
+                of the same pixels, with kilobytes instead of a byte per mask and pixel. False: boxes alone.
+
         Raises:
             MissingDependencyError: supervision is not installed.
+            InputError: masks is none of these, a mask is malformed, or dense ones are larger than `limits.masks_bytes`.
         """
+        if masks not in ("dense", "compact", False):
+            raise InputError(f"masks must be 'dense', 'compact' or False, got {masks!r}.")
         library = require("supervision", extra="supervision", purpose="to_supervision()")
+        mask = None
+        if masks and self.rle is not None:
+            mask = self.masks() if masks == "dense" else _to_compact(self.rle, self.image_size)
         found: supervision.Detections = library.Detections(
             xyxy=self.xyxy.copy(),
-            mask=None if self.rle is None else self.masks(),
+            mask=mask,
             confidence=self.confidence.copy(),
             class_id=self.class_id.astype(int),
             tracker_id=None if self.track_id is None else self.track_id.astype(int),
@@ -256,7 +268,7 @@ class Detections:
                 xyxy=np.asarray(found.xyxy, np.float32),
                 confidence=score,
                 class_id=class_id,
-                rle=None if found.mask is None else coco_rle.encode(np.asarray(found.mask)),
+                rle=None if found.mask is None else [coco_rle.encode(mask)[0] for mask in found.mask],
                 class_names=dict(zip(class_id.tolist(), names, strict=False)),
                 track_id=None if ids is None else np.asarray(ids, np.int64),
             )
@@ -580,6 +592,23 @@ def assemble(
     else:
         fields["_cut_rle"] = cut_rle
     return found
+
+
+def _to_compact(rles: Sequence[dict[str, Any]], size_hw: tuple[int, int]) -> Any:
+    """A `CompactMask` made of each mask's own tight box, as masks may leave their detection's box.
+
+    Its `from_coco_rle` makes the same one in Python's loops, which take 13 to 18 times as long, and longer than dense
+    masks (benchmarks.supervision_masks).
+    """
+    compact = require("supervision.detection.compact_mask", extra="supervision", purpose="to_supervision()").CompactMask
+    crops = [
+        (left, top, crop if crop.size else np.zeros((1, 1), np.uint8))
+        for left, top, crop in map(coco_rle.decode_crop, rles)
+    ]
+    counts = [coco_rle.count_runs(crop).astype(np.int32) for _, _, crop in crops]
+    sides = np.array([crop.shape for _, _, crop in crops], np.int32).reshape(-1, 2)
+    corners = np.array([corner for *corner, _ in crops], np.int32).reshape(-1, 2)
+    return compact(counts, sides, corners, size_hw)
 
 
 def _draw(image: NDArray[np.uint8], detections: Detections, style: DrawOptions) -> NDArray[np.uint8]:

@@ -65,8 +65,8 @@ def test_values_reach_the_field_in_its_type_and_others_keep_their_default(call, 
 
 
 def test_the_options_of_drawing_are_fields_of_what_they_make():
-    types = {"bool": bool, "float | None": float, "ColorBy": str, "MaskPixels": str}
-    of_style = {field.name: types[field.type] for field in fields(DrawStyle)}
+    types = {"bool": bool, "float | None": float}  # others are texts
+    of_style = {field.name: types.get(field.type, str) for field in fields(DrawStyle)}
     assert {name: kind for name, (kind, *_) in drawing.FIELDS.items()} == of_style
     assert typing.get_args(ColorBy) == drawing.COLOURS
     assert typing.get_args(MaskPixels) == drawing.MASK_PIXELS
@@ -84,6 +84,8 @@ def test_the_options_of_drawing_are_fields_of_what_they_make():
         ),
         ({"draw": "redact", "boxes": False, "mask_pixels": "box"}, Redaction()),
         ({"mask_pixels": "raw"}, DrawStyle(mask_pixels="raw")),
+        ({"palette": "car=ff8800, bus=white"}, DrawStyle(palette={"car": "ff8800", "bus": "white"})),
+        ({"draw": "redact", "label": "{name}"}, Redaction(on_top=replace(NOTHING, label="{name}"))),
         (
             {"draw": "cutout", "outlines": True, "line_width": 3.0},
             Cutout(on_top=replace(NOTHING, outlines=True, line_width=3.0)),

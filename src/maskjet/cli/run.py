@@ -12,7 +12,7 @@ import typer
 
 from maskjet import process
 from maskjet.cli import signals
-from maskjet.cli.choosing import ClassesOption, ThresholdOption, load_model, parse_thresholds
+from maskjet.cli.choosing import ClassesOption, ClassNamesOption, ThresholdOption, load_model, parse_thresholds
 from maskjet.cli.drawing import check_drawn, with_style
 from maskjet.cli.options import (
     ENGINE_PANEL,
@@ -89,6 +89,7 @@ def run(
     show: Annotated[bool, switch("--show", "Show the frames in a window; q or Esc ends the run.")] = False,
     model: ModelOption = "demo",
     weights: WeightsOption = None,
+    class_names: ClassNamesOption = None,
     threshold: ThresholdOption = None,
     classes: ClassesOption = None,
     recursive: Annotated[bool, switch("--recursive", "Search the sub-folders of folders.")] = False,
@@ -245,7 +246,9 @@ def run(
             "no_overwrite must not be given with skip_existing, which replaces outputs that are not whole."
         )
     job = Run(
-        load=partial(load_model, model, weights, config, threshold=everywhere, classes=classes),
+        load=partial(
+            load_model, model, weights, config, threshold=everywhere, classes=classes, class_names=class_names
+        ),
         selecting={"every": every, "start": start, "limit": limit, "video_stream": video_stream},
         reconnect_for=reconnect_for,
         streaming={
