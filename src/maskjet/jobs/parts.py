@@ -162,7 +162,8 @@ def _check(name: str, table: pyarrow.Table) -> None:
         InputError: It is not; the message says why.
     """
     about = metadata(table.schema)
-    if not table.schema.equals(schema(about["rows"]), check_metadata=False):
+    expected = schema(about["rows"], with_weak="track_threshold" in about)
+    if not table.schema.equals(expected, check_metadata=False):
         raise InputError(f"part must have the columns of schema {SCHEMA}, got {', '.join(table.schema.names)[:200]}.")
     with translate_errors(InputError, "part must have sound columns, it has not"):
         table.validate(full=True)
