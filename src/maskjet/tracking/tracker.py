@@ -116,7 +116,8 @@ class Tracker:
         votes, missing = self._tracks.votes, len(self._columns) - self._tracks.votes.shape[1]
         if missing > 0:
             self._tracks.votes = np.pad(votes, ((0, 0), (0, missing)))
-        return Given(found.image_size, boxes, found.confidence.astype(np.float64), classes, cut_strips(found))
+        confidence = found.confidence.astype(np.float64).clip(0, 1)
+        return Given(found.image_size, boxes, confidence, classes, cut_strips(found))
 
     def _is_strong(self, given: Given) -> Bools:
         return np.asarray(given.confidence >= self.threshold)
