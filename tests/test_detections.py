@@ -259,6 +259,15 @@ def test_boxes_alone_are_read_from_supervision():
         Detections.from_supervision(some_detections(1).to_supervision(), (9, 9))
     with pytest.raises(InputError, match=r"found must be supervision.Detections"):
         Detections.from_supervision({"xyxy": []}, (9, 9))
+    for ids in (
+        {"class_id": np.array([2**40])},
+        {"tracker_id": np.array([2**64 - 1], np.uint64)},
+        {"tracker_id": [1.5]},
+    ):
+        theirs = supervision.Detections(xyxy=np.array([[1.0, 2, 3, 4]]))
+        vars(theirs).update({name: np.array(values) for name, values in ids.items()})
+        with pytest.raises(InputError, match=r"found must be supervision.Detections"):
+            Detections.from_supervision(theirs, (9, 9))
 
 
 def test_tracks_are_in_every_conversion():

@@ -256,11 +256,12 @@ class Detections:
         A missing confidence is 1, a missing class 0.
 
         Raises:
-            InputError: found is something else, or its masks are of another size.
+            InputError: found is something else, its masks are of another size, or ids are no whole numbers, or huge.
         """
         with translate_errors(InputError, "found must be supervision.Detections"):
             count, ids = len(found), found.tracker_id
-            class_id = np.zeros(count, np.int32) if found.class_id is None else np.asarray(found.class_id, np.int32)
+            classes = [0] * count if found.class_id is None else found.class_id
+            class_id = np.array([to_whole("class_id", each) for each in classes], np.int32)
             score = np.ones(count, np.float32) if found.confidence is None else np.asarray(found.confidence, np.float32)
             names = map(str, found.data.get("class_name", ()))
             return cls(
@@ -270,7 +271,7 @@ class Detections:
                 class_id=class_id,
                 rle=None if found.mask is None else [coco_rle.encode(mask)[0] for mask in found.mask],
                 class_names=dict(zip(class_id.tolist(), names, strict=False)),
-                track_id=None if ids is None else np.asarray(ids, np.int64),
+                track_id=None if ids is None else np.array([to_whole("tracker_id", each) for each in ids], np.int64),
             )
 
     def to_columns(self) -> dict[str, Any]:

@@ -275,8 +275,12 @@ class Model:
             finish=finish,
         )
 
-    def tracker(self) -> Tracker:
+    def tracker(self, threshold: Threshold | None = None, classes: Sequence[str] | None = None) -> Tracker:
         """A new tracker for detections of `predict`, frame by frame; of a lower threshold, it loses fewer things.
+
+        Args:
+            threshold: That of what is reported, as in `predict`: weaker ones begin no track.
+            classes: Names of the classes to report.
 
         Examples:
             >>> import maskjet
@@ -287,7 +291,7 @@ class Model:
             >>> len(set(found[0].track_id) & set(found[1].track_id)) > 2
             True
         """
-        return Tracker(threshold=self._choices.as_loaded.lowest)
+        return Tracker(threshold=self._choices.choose(threshold, classes, None).lowest)
 
     def decoding(self, streams: int = 1) -> Decoding:
         """Where the model's videos and JPEGs are decoded, for sources that are opened by hand: see `decoder` of `load`.

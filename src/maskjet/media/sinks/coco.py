@@ -25,16 +25,18 @@ class CocoJson(TextFile):
     A file in .segm.json or .bbox.json is a list of results of that kind, for pycocotools' loadRes. A data set's
     annotations are none: loadRes would take the sizes of masks from their boxes; see `Detections.to_coco`.
 
-    An image's id is its frame's index, its file_name the frame's name. COCO numbers categories from 1: if a model's
-    class ids start at 0, they are written plus one, else unchanged. With tracking, annotations have their track_id,
-    sources are listed as videos, and images have video_id and frame_id, as in data sets of video.
+    An image's id is its frame's index, or with `counts_images` its number in the file, from 0; its file_name is the
+    frame's name. COCO numbers categories from 1: if a model's class ids start at 0, they are written plus one, else
+    unchanged. With tracking, annotations have their track_id, sources are listed as videos, and images have video_id
+    and frame_id, their index in it, as in data sets of video.
 
     Entries are written as they come, one JSON object per line, to a .partial.jsonl beside the file, so that memory does
     not grow and entries survive a crash. `close` builds the data set from them.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, counts_images: bool = False) -> None:
         super().__init__(path, suffix=".jsonl")
+        self._counts_images = counts_images
         self._kind = _KINDS.get(Path(Path(path).stem).suffix.lower())
         self._annotations = 0
         self._first_id: int | None = None
@@ -46,11 +48,12 @@ class CocoJson(TextFile):
         if self._first_id is None:
             self._first_id = 1 if 0 in detections.class_names else 0
         ids = {class_id: class_id + self._first_id for class_id in detections.class_id.tolist()}
+        image_id = self._frames if self._counts_images else frame.index
         if self._kind:
-            self._add(detections.to_coco(frame.index, ids, kind=self._kind))
+            self._add(detections.to_coco(image_id, ids, kind=self._kind))
             return
         height, width = detections.image_size
-        image = {"file_name": frame.name, "id": frame.index, "height": height, "width": width}
+        image = {"file_name": frame.name, "id": image_id, "height": height, "width": width}
         entries: list[dict[str, Any]] = [image, *self._new_categories(detections)]
         if detections.track_id is not None:
             if frame.source not in self._videos:
@@ -58,7 +61,7 @@ class CocoJson(TextFile):
                 video = {"id": self._videos[frame.source], "name": frame.source}
                 entries.append({"height": height, "width": width, **video})
             image |= {"video_id": self._videos[frame.source], "frame_id": frame.index}
-        for entry in coco_annotations(detections, frame.index, ids):
+        for entry in coco_annotations(detections, image_id, ids):
             self._annotations += 1
             entries.append({"id": self._annotations, **entry})
         self._add(entries)
