@@ -276,8 +276,11 @@ class Model:
             finish=finish,
         )
 
-    def tracker(self) -> Tracker:
+    def tracker(self, *, threshold: Threshold | None = None) -> Tracker:
         """A new tracker for detections of `predict`, frame by frame; of a lower threshold, it loses fewer things.
+
+        Args:
+            threshold: The lowest one of this begins tracks, as in `predict`.
 
         Examples:
             >>> import maskjet
@@ -288,7 +291,7 @@ class Model:
             >>> len(set(found[0].track_id) & set(found[1].track_id)) > 2
             True
         """
-        return Tracker(threshold=self._choices.as_loaded.lowest)
+        return Tracker(threshold=self._choices.choose(threshold, None, None).lowest)
 
     def decoding(self, streams: int = 1) -> Decoding:
         """Where the model's videos and JPEGs are decoded, for sources that are opened by hand: see `decoder` of `load`.
