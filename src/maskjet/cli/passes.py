@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
-from maskjet.errors import SourceError
+from maskjet.errors import SourceError, translate_errors
 
 if TYPE_CHECKING:
     from maskjet.detections import Detections
@@ -71,11 +71,8 @@ def _pair(source: Source, indices: Iterator[int], smoothed: Iterator[Detections]
     """The frames of a source, which must have these indices, with their detections."""
     if stop.is_set():
         return
-    for frame in source:
-        if frame.index != next(indices, None):
-            break
-        yield frame, next(smoothed)
-    else:
-        if next(indices, None) is None:
-            return
-    raise SourceError(f"source must stay as it is during both passes, {source.name!r} has changed.")
+    with translate_errors(SourceError, f"source must stay as it is during both passes, {source.name!r} has changed"):
+        for frame, index, found in zip(source, indices, smoothed, strict=True):
+            if frame.index != index:
+                raise ValueError(f"frame {frame.index} in place of {index}")
+            yield frame, found

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,6 @@ ROW = np.dtype(
 )
 """A detection among those of a file."""
 _LEAST_IOU = 0.3  # of a thing's boxes in two frames at most `Tuning.tentative_s` apart
-_TUNING = Tuning()
 
 
 def correct_ids(rows: NDArray[Any], times_s: Floats) -> None:
@@ -40,36 +38,40 @@ def correct_ids(rows: NDArray[Any], times_s: Floats) -> None:
         rows: `ROW` [n] in the order of frames, changed.
         times_s: float64 [frames]: times of the frames in seconds.
     """
-    _number_loose_rows(rows, times_s)
-    tracks = group_rows(rows)
-    ended: dict[int, list[int]] = defaultdict(list)
+    tracks, tuning = group_rows(rows), Tuning()
+    first = {number: int(rows["frame"][own[0]]) for number, own in tracks.items()}
+    before = np.full(len(rows), -1)  # frame in which the same track was last
     for number, own in tracks.items():
-        ended[int(rows["frame"][own[-1]])].append(number)
-    becomes: dict[int, int] = {}
-    first = {number: int(own[0]) for number, own in tracks.items()}
-    for _, number, before, row in sorted(_find_begins(rows, tracks)):
-        while True:
-            near = [
-                other
-                for frame in _frames_before(int(rows["frame"][row]), before, times_s)
-                for other in ended.get(frame, ())
-                if other not in becomes
-                and rows["frame"][first[other]] > before
-                and (other < 0 or (before >= 0 and _is_young(rows[first[other]], frame, times_s)))
-            ]
-            ends = [tracks[other][-1] for other in near]
-            overlaps = box_iou(rows["xyxy"][ends].astype(np.float64), rows["xyxy"][[row]].astype(np.float64))[:, 0]
-            if not (overlaps > _LEAST_IOU).any():
-                break
-            other = near[int(overlaps.argmax())]
-            becomes[other], row = number, first[other]
-        if before < 0:
-            first[number] = row
-    for number in becomes:
-        own = tracks[number]
-        while number in becomes:
-            number = becomes[number]
-        rows["id"][own] = number
+        if number >= 0:
+            before[own[1:]] = rows["frame"][own[:-1]]
+    begins: dict[int, tuple[int, int]] = {}  # by id: earliest row so far, and the frame in which the track was before
+    becomes, seen, lowest = dict[int, int](), set[int](), -1
+    for here in reversed(np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows["frame"])) + 1)):
+        frame, ending = int(rows["frame"][here].max(initial=0)), list[int]()  # rows that may belong to a later track
+        for row in here.tolist():
+            number = rows["id"][row] = becomes.get(int(rows["id"][row]), int(rows["id"][row]))
+            if number in seen or (number >= 0 and times_s[frame] - times_s[first[number]] > tuning.adopt_s):
+                seen.add(number)
+                begins[number] = row, int(before[row])
+            else:
+                ending.append(row)
+        near = [
+            each for each in begins.items() if times_s[rows["frame"][each[1][0]]] <= times_s[frame] + tuning.tentative_s
+        ]
+        begins, late = dict(near), [number for number, (row, _) in near if rows["frame"][row] > frame]
+        fits = box_iou(_boxes(rows, [begins[number][0] for number in late]), _boxes(rows, ending))
+        since = np.array([begins[number][1] for number in late])[:, None]
+        starts = np.array([first[number] for number in rows["id"][ending].tolist()])
+        fits[(rows["id"][ending] >= 0) & ((since < 0) | (since >= starts))] = 0
+        later_of = dict(zip(*reversed([each.tolist() for each in assign(fits, _LEAST_IOU)]), strict=True))
+        for j, row in enumerate(ending):
+            number, lowest = int(rows["id"][row]), lowest - 1
+            later = late[later_of[j]] if j in later_of else number if number >= 0 else lowest
+            if number >= 0 and later != number:
+                becomes[number] = later
+            rows["id"][row] = later
+            begins[later] = row, begins[later][1] if j in later_of else int(before[row])
+            seen.add(later)
 
 
 def group_rows(rows: NDArray[Any]) -> Mapping[int, Ints]:
@@ -79,37 +81,5 @@ def group_rows(rows: NDArray[Any]) -> Mapping[int, Ints]:
     return dict(zip(ids.tolist(), np.split(order, begins[1:]), strict=False))
 
 
-def _number_loose_rows(rows: NDArray[Any], times_s: Floats) -> None:
-    """Give rows without a track numbers below -1, the same to those of a thing in frames that are near."""
-    loose, last, lowest = np.flatnonzero(rows["id"] < 0), np.zeros(0, np.int64), -1
-    for here in np.split(loose, np.flatnonzero(np.diff(rows["frame"][loose])) + 1):
-        if not len(here):
-            return
-        last = last[times_s[rows["frame"][here[0]]] - times_s[rows["frame"][last]] <= _TUNING.tentative_s]
-        i, j = assign(box_iou(rows["xyxy"][last].astype(np.float64), rows["xyxy"][here].astype(np.float64)), _LEAST_IOU)
-        rows["id"][here] = lowest - 1 - np.arange(len(here))
-        lowest -= len(here)
-        rows["id"][here[j]] = rows["id"][last[i]]
-        last = np.append(np.delete(last, i), here)
-
-
-def _find_begins(rows: NDArray[Any], tracks: Mapping[int, Ints]) -> Iterator[tuple[int, int, int, int]]:
-    """Where tracks with an id begin, or go on after frames without them: frame, id, the frame before or -1, row."""
-    for number, own in tracks.items():
-        if number >= 0:
-            frames = rows["frame"][own]
-            for k in (0, *(np.flatnonzero(np.diff(frames) > 1) + 1).tolist()):
-                yield int(frames[k]), number, int(frames[k - 1]) if k else -1, int(own[k])
-
-
-def _frames_before(frame: int, end: int, times_s: Floats) -> Iterator[int]:
-    """The frames before one, down to another, in which a thing may have been seen last."""
-    for earlier in range(frame - 1, end, -1):
-        if times_s[frame] - times_s[earlier] > _TUNING.tentative_s:
-            return
-        yield earlier
-
-
-def _is_young(first: Any, frame: int, times_s: Floats) -> bool:
-    """Whether a track ended so early that it may have been an older one."""
-    return bool(times_s[frame] - times_s[first["frame"]] <= _TUNING.adopt_s)
+def _boxes(rows: NDArray[Any], chosen: Sequence[int]) -> Floats:
+    return rows["xyxy"][list(chosen)].astype(np.float64)
