@@ -82,6 +82,8 @@ class Detections:
     """int64 [n]: the same number for the same thing in all frames, -1 until it is confirmed; None without tracking."""
     track_class_id: NDArray[np.int64] | None = None
     """int64 [n]: class of each one's track, by vote; its `class_id` where it has no track; None without tracking."""
+    filled: NDArray[np.bool_] | None = None
+    """bool [n]: whether it was added by `maskjet.tracking.smooth`; None where nothing was."""
     _remembered: ClassVar[ImageReference | None] = None  # for `draw`; set on single instances by `remember`
 
     def __post_init__(self) -> None:
@@ -133,8 +135,7 @@ class Detections:
             confidence=self.confidence[picked],
             class_id=self.class_id[picked],
             rle=None if self.rle is None else [self.rle[i] for i in picked],
-            track_id=None if self.track_id is None else self.track_id[picked],
-            track_class_id=None if self.track_class_id is None else self.track_class_id[picked],
+            **{name: values[picked] for name, values in self._tracks().items()},
         )
 
     def with_tracks(self, track_id: NDArray[np.int64], track_class_id: NDArray[np.int64] | None = None) -> Detections:
@@ -279,15 +280,15 @@ class Detections:
 
         Returns:
             By name class_id, class_name, confidence, x1, y1, x2, y2 (pixels) and area (pixels, as `area`), with
-            tracking also track_id and track_class_id: arrays [n], the names a list.
+            tracking also track_id and track_class_id, after `smooth` filled: arrays [n], the names a list.
         """
         corners = dict(zip(("x1", "y1", "x2", "y2"), self.xyxy.T.copy(), strict=True))
         columns = {"class_id": self.class_id.copy(), "class_name": self._names(), "confidence": self.confidence.copy()}
         return {**columns, **corners, "area": self.area, **self._tracks()}
 
-    def _tracks(self) -> dict[str, NDArray[np.int64]]:
+    def _tracks(self) -> dict[str, NDArray[Any]]:
         """Copies of the fields of tracks, as far as they are there."""
-        fields = {"track_id": self.track_id, "track_class_id": self.track_class_id}
+        fields = {"track_id": self.track_id, "track_class_id": self.track_class_id, "filled": self.filled}
         return {name: values.copy() for name, values in fields.items() if values is not None}
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -518,11 +519,13 @@ class Detections:
             has_rle = fields["has_masks"] and not any("polygons" in entry for entry in found)
             height, width = (to_whole("size", side, least=0) for side in fields["size"])
             class_id = [to_whole("class_id", entry["class_id"]) for entry in found]
-            tracks = {
+            tracks: dict[str, NDArray[Any]] = {
                 name: np.array([to_whole(name, entry[name]) for entry in found], np.int64)
                 for name in ("track_id", "track_class_id")
                 if found and name in found[0]
             }
+            if found and "filled" in found[0]:
+                tracks["filled"] = np.array([entry["filled"] for entry in found])
             return cls(
                 image_size=(height, width),
                 xyxy=to_floats("xyxy", [entry["xyxy"] for entry in found], (4,)),

@@ -26,6 +26,7 @@ from maskjet.cli.options import (
     with_config,
 )
 from maskjet.cli.runs import Run, run_in_turn, run_together
+from maskjet.cli.suggesting import TRACKING
 from maskjet.cli.summary import SourceSummary
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, OutputError
@@ -125,8 +126,14 @@ def run(
         ),
     ] = False,
     track: Annotated[
-        bool, switch("--track", "Give things the same number in all frames of a source; what is found stays the same.")
-    ] = False,
+        str | None,
+        option(
+            "[=two-pass]",
+            "Give things the same number in all frames of a source; what is found stays the same. With two-pass files "
+            "are read twice, so that gaps are filled, also for redact, and ghosts are removed.",
+            choices=TRACKING,
+        ),
+    ] = None,
     drop_late: Annotated[
         bool,
         switch(
@@ -229,8 +236,10 @@ def run(
         )
     counters = parse_counters(count or [])
     kinds = {kind_of(out): shown_name(out) for out in outs}
-    track = track or bool(counters)
-    if "tracks" in kinds and not track:
+    if track not in (None, *TRACKING):
+        raise InputError(f"track must be two-pass, or have no value, got {track!r}.")
+    tracks = track is not None or bool(counters)
+    if "tracks" in kinds and not tracks:
         raise InputError(f"out must go with --track where it lists tracks, got {kinds['tracks']!r} without.")
     if "events" in kinds and not counters:
         raise InputError(f"out must go with --count where it gets events, got {kinds['events']!r} without.")
@@ -238,7 +247,13 @@ def run(
     check_drawn(drawing, outs, shows=show)
     selection = check_opening(every, start, limit, reconnect_for, video_stream=video_stream).selection
     everywhere, by_class = parse_thresholds(threshold)
-    is_together = side_by_side or (len(source) > 1 and any(map(_is_live, source)))
+    is_live = any(map(_is_live, source))
+    is_together = side_by_side or (len(source) > 1 and is_live)
+    if track == "two-pass" and (is_live or is_together):
+        raise InputError(
+            "track must be without two-pass for cameras, URLs and sources that are read side by side, as they are read "
+            "once, got two-pass: use --track."
+        )
     if skip_existing and is_together:
         raise InputError("skip_existing must not be given for sources that are read side by side.")
     if skip_existing and no_overwrite:
@@ -256,8 +271,9 @@ def run(
             "batch": batch,
             "drop_late": drop_late,
             "threshold": by_class or None,
-            "track": track,
+            "track": tracks,
         },
+        in_two_passes=track == "two-pass",
         style=drawing,
         counters=counters,
         writing={
