@@ -19,6 +19,7 @@ from maskjet.detection_fields import check_fields, pick_rows, to_floats, to_text
 from maskjet.errors import InputError, suggest, translate_errors
 from maskjet.extras import require
 from maskjet.mask_pixels import MaskPixels, check_mask_pixels, keep_pixels
+from maskjet.outlines import Along, Holes
 from maskjet.printing import printable
 
 if TYPE_CHECKING:
@@ -205,13 +206,16 @@ class Detections:
             plane[:] = coco_rle.decode(rle)
         return dense
 
-    def polygons(self) -> list[list[NDArray[np.float32]]]:
-        """Outlines of each detection, float32 [k, 2] (x, y) in image coordinates; see `coco_rle.polygons` for holes.
+    def polygons(
+        self, *, tolerance: float = 0.0, holes: Holes = "fill", along: Along = "centers"
+    ) -> list[list[NDArray[np.float32]]]:
+        """Outlines of each detection's parts, float32 [k, 2] (x, y) in image coordinates; see `coco_rle.polygons`.
 
         Raises:
-            InputError: These detections have no masks.
+            InputError: These detections have no masks, or an argument is none that `coco_rle.polygons` takes.
         """
-        return [coco_rle.polygons(rle) for rle in self._masks_or_raise("polygons")]
+        masks = self._masks_or_raise("polygons")
+        return [coco_rle.polygons(rle, tolerance=tolerance, holes=holes, along=along) for rle in masks]
 
     def _masks_or_raise(self, method: str) -> list[dict[str, Any]]:
         if self.rle is None:
