@@ -13,6 +13,7 @@ ROOMS = [
     *[
         "spec",
         "config",
+        "label_options",
         "calls",
         "devices",
         "outlines",

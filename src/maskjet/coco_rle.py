@@ -193,7 +193,7 @@ def polygons(
         InputError: The mask is malformed, or an argument is not as above.
     """
     left, top, crop = decode_crop(rle)
-    return [line + np.float32((left, top)) for line in trace(crop, tolerance, holes, along)]
+    return [line + np.array((left, top), np.float32) for line in trace(crop, tolerance, holes, along)]
 
 
 def read_counts(rle: RLE) -> tuple[Counts, tuple[int, int]]:

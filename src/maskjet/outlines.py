@@ -31,7 +31,8 @@ def trace(
     if along == "edges":
         mask = mask.repeat(2, axis=0).repeat(2, axis=1)
     traced, hierarchy = cv2.findContours(mask, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE)
-    lines = [_simplify(line[:, 0] if along == "centers" else _to_edges(line[:, 0]), tolerance) for line in traced]
+    contours = [np.asarray(line[:, 0], np.int32) for line in traced]
+    lines = [_simplify(_to_edges(line) if along == "edges" else line, tolerance) for line in contours]
     found: list[Line] = []
     for i, line in enumerate(lines):
         _, _, child, parent = hierarchy[0, i]

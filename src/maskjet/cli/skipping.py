@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,17 +74,18 @@ def _rest(source: UnopenedSource, outs: Sequence[str], selection: Selection, sty
 def _missing(source: UnopenedSource, folders: Sequence[str], style: Style) -> list[Path] | None:
     """The images of a source that a folder has no file for; None if that can't be told."""
     from maskjet.media.folders import is_image_path
-    from maskjet.media.sinks.labels import SUFFIX
+    from maskjet.media.sinks.labels import LabelNames
+    from maskjet.media.sinks.outputs import kind_of
     from maskjet.media.sinks.pictures import PictureNames, suffix_of
 
     if not source.files or not all(map(is_image_path, source.files)):
         return None
     missing: set[Path] = set()
     for folder in folders:
-        suffix = ".txt" if folder.endswith(SUFFIX) else suffix_of(style)
-        names = PictureNames(folder, set(), root=source.root, suffix=suffix)
+        named = LabelNames if kind_of(folder) == "labels" else partial(PictureNames, suffix=suffix_of(style))
+        names = named(folder, set(), root=source.root)
         for index, path in enumerate(source.files):
-            alone = PictureNames(folder, set(), root=source.root, suffix=suffix).take(str(path), index)
+            alone = named(folder, set(), root=source.root).take(str(path), index)
             written = names.take(str(path), index)
             if written != alone:  # two images of one name: without the first, the second would get its name
                 return None
