@@ -19,6 +19,8 @@ ROOMS = [
         "outlines",
         "coco_rle",
         "mask_pixels",
+        "crops",
+        "exchange",
         "machine",
         "measured",
         "traffic",

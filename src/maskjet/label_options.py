@@ -41,6 +41,10 @@ class LabelOptions:
         Mapping[str, int] | None,
         "Ids of a COCO data set's categories, as in car=3,bus=6; other classes are left out. Not given: all, from 1.",
     ] = None
+    crop: Annotated[Literal["tight", "square"], "Crops of boxes; or of squares about them."] = "tight"
+    crop_background: Annotated[
+        Literal["keep", "transparent"], "Pixels of crops that are not the mask's: kept, or transparent, in .png."
+    ] = "keep"
 
     def __post_init__(self) -> None:
         if not 0 <= self.polygon_tolerance < math.inf:

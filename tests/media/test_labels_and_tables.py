@@ -17,7 +17,7 @@ from maskjet.label_options import LabelOptions
 from maskjet.media.expansion import expand_sources
 from maskjet.media.frames import Frame, ListSource
 from maskjet.media.sinks import CsvTable, YoloLabels, check_outputs, open_sinks
-from maskjet.media.sinks.stems import unique_stems
+from maskjet.media.sinks.folder import unique_stems
 from tests.media.clips import picture, write_image, write_video
 from tests.media.outputs import frames, names, write
 from tests.test_detections import some_detections, tracked_detections

@@ -106,19 +106,19 @@ class CocoJson(TextFile):
         """Build the data set, or the list of results, from the entries."""
         with replacing(self._path) as whole:
             if self._kind:
-                _copy(temporary.path, b"", whole)
+                copy_lines(temporary.path, b"", whole)
             else:
                 for name, start in _STARTS.items():
                     if name == "videos" and not self._videos:
                         continue
                     whole.write(f'{"{" if name == "images" else ","}"{name}": '.encode())
-                    _copy(temporary.path, start, whole)
+                    copy_lines(temporary.path, start, whole)
                 whole.write(b"}")
             whole.write(b"\n")
         temporary.remove()
 
 
-def _copy(entries: Path, start: bytes, whole: TemporaryFile) -> None:
+def copy_lines(entries: Path, start: bytes, whole: TemporaryFile) -> None:
     """Copy the entries whose lines begin with `start` as a list."""
     separator = b"[\n"
     with entries.open("rb") as file:

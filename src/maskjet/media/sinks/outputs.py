@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -20,18 +20,19 @@ from maskjet.media.containers import shown_name
 from maskjet.media.folders import is_image_path, is_video_path
 from maskjet.media.frames import Source, UnopenedSource
 from maskjet.media.selection import EVERYTHING, Selection
-from maskjet.media.sinks import events, labels, pictures, video
+from maskjet.media.sinks import annotation_tools, crops, events, labels, pictures, video
+from maskjet.media.sinks.annotation_tools import LabelMeFiles, LabelStudioTasks
 from maskjet.media.sinks.coco import CocoJson
 from maskjet.media.sinks.encoders import DEFAULT_QUALITY, Encoder, Encoding, share_cores
+from maskjet.media.sinks.folder import SUFFIXES, FileId, PictureNames, id_of, is_picture, unique_stems
 from maskjet.media.sinks.labels import YoloLabels
 from maskjet.media.sinks.lines import JsonLines, StdoutLines
-from maskjet.media.sinks.pictures import AnnotatedImages, FileId, PictureNames, id_of
+from maskjet.media.sinks.pictures import AnnotatedImages
 from maskjet.media.sinks.sink import Sink, SinksBySource, SinksInTurn
-from maskjet.media.sinks.stems import unique_stems
 from maskjet.media.sinks.table import CsvTable, MotText
 from maskjet.media.sinks.video import AnnotatedVideo
 
-Kind = Literal["images", "video", "lines", "table", "labels", "data set", "tracks", "events"]
+Kind = Literal["images", "video", "lines", "table", "labels", "crops", "data set", "tracks", "events"]
 AnySource = Source | UnopenedSource
 PLACEHOLDER = "{}"
 """Placeholder in an output's path that becomes the name of its source."""
@@ -41,10 +42,17 @@ _KINDS: Mapping[str, Kind] = {
     ".json": "data set",
     ".csv": "table",
     labels.SUFFIX: "labels",
+    annotation_tools.LABELME: "labels",
+    crops.SUFFIX: "crops",
     ".txt": "tracks",
-    **dict.fromkeys(pictures.SUFFIXES, "images"),
+    **dict.fromkeys(SUFFIXES, "images"),
 }
 _DRAWN = ("images", "video")
+_FOLDERS: Mapping[str, Callable[..., Sink]] = {
+    labels.SUFFIX: YoloLabels,
+    annotation_tools.LABELME: LabelMeFiles,
+    crops.SUFFIX: crops.Crops,
+}
 _LABELS = LabelOptions()
 _SHARED = ("lines", "table", "events")  # kinds that take the frames of several sources, also into a pipe
 
@@ -104,8 +112,9 @@ class SinkOpener:
         root = None if source is None else source.root
         if kind == "images":
             return AnnotatedImages(out, taken=self.taken, sources=self.files, root=root, style=style)
-        if kind == "labels":
-            return YoloLabels(out, self.content.label_options, taken=self.taken, sources=self.files, root=root)
+        if kind in ("labels", "crops"):
+            make = _FOLDERS.get(Path(out).suffix.lower(), crops.Crops)
+            return make(out, self.content.label_options, taken=self.taken, sources=self.files, root=root)
         if kind == "video":
             opened = source if isinstance(source, Source) else None
             encoding, with_audio = self.content.encoding, self.content.with_audio
@@ -122,6 +131,8 @@ class SinkOpener:
             return StdoutLines(tells_streams=self.tells_streams)
         if kind == "lines":
             return JsonLines(out, tells_streams=self.tells_streams)
+        if out.lower().endswith(annotation_tools.LABEL_STUDIO):
+            return LabelStudioTasks(out)
         return CocoJson(out, self.content.label_options)
 
 
@@ -142,7 +153,9 @@ class Outputs:
 
     def shows_frames(self, out: str) -> bool:
         """Whether an output holds frames, or parts of them, in which nothing is drawn."""
-        return kind_of(out) == "labels" and self.content.label_options.yolo_images != "none"
+        if Path(out).suffix.lower() == labels.SUFFIX:
+            return self.content.label_options.yolo_images != "none"
+        return kind_of(out) in ("labels", "crops")
 
     def open(self) -> SinksBySource:
         """Open a sink for every path, for sources that are open and read side by side.
@@ -198,11 +211,12 @@ def check_outputs(
     Args:
         outs: .mp4, .mkv, .mov or .webm for annotated video, .jsonl or "-" for JSON lines, .csv for a table, .json for
             a COCO data set, .segm.json or .bbox.json for COCO results of masks or boxes, .jpg or .png for one annotated
-            image, a folder (no suffix, or a slash at its end) for many, a folder in .yolo for YOLO labels. Each `{}`
-            becomes the name of the source: a file's without folder and suffix, a URL's host and file, "video0" for a
-            camera. Characters other than letters, digits, spaces and hyphens become "_", and equal names get a number.
-            With several sources only JSON lines and CSV may lack `{}`; they have the frame's "stream" only if sources
-            have the same name.
+            image, a folder (no suffix, or a slash at its end) for many, a folder in .yolo or .labelme for labels, one
+            called crops or in .crops for crops, .labelstudio.json for Label Studio's tasks. Each `{}` becomes the name
+            of the source: a file's without folder and suffix, a URL's host and file, "video0" for a camera. Characters
+            other than letters, digits, spaces and hyphens become "_", and equal names get a number. With several
+            sources only JSON lines and CSV may lack `{}`; they have the frame's "stream" only if sources have the same
+            name.
         sources: At least one, in the order of `Frame.stream`; open, or as `expand_sources` finds them. None of their
             files is overwritten.
         style: A `DrawStyle`, `Redaction` or `Cutout` of video and images; None for all that can be drawn.
@@ -256,7 +270,9 @@ def kind_of(out: str) -> Kind:
         return "lines"
     if events.is_url(out) or out.lower().endswith(events.SUFFIX):
         return "events"
-    if suffix == "" or (out.endswith("/") and suffix != labels.SUFFIX):
+    if Path(out).name.lower() == crops.SUFFIX[1:]:
+        return "crops"
+    if suffix == "" or (out.endswith("/") and suffix not in _FOLDERS):
         return "images"
     if suffix not in _KINDS and not Path(out).is_dir():
         raise InputError(f"out must end in one of {', '.join(_KINDS)}, or be a folder or '-', got {out!r}.")
@@ -297,7 +313,7 @@ def check_paths(outs: Sequence[str], sources: Sequence[AnySource] = (), *, style
 def _check_path(out: str, files: Collection[FileId]) -> set[str | FileId]:
     """Check one path; returns keys that identify its file, however the path is spelled."""
     path = Path(os.path.realpath(out))
-    is_folder = kind_of(out) == "labels" or (kind_of(out) == "images" and not pictures.is_picture(out))
+    is_folder = kind_of(out) in ("labels", "crops") or (kind_of(out) == "images" and not is_picture(out))
     try:
         identity = id_of(path)
     except FileNotFoundError:
@@ -343,7 +359,7 @@ def _check_pictures(outputs: Outputs, selection: Selection) -> None:
     files = {path.resolve() for source in outputs.sources for path in source.files if is_image_path(path)}
     taken: set[Path] = set()
     for out, source in outputs.pairs():
-        if pictures.is_picture(out) and _has_several_frames(source, selection):
+        if is_picture(out) and _has_several_frames(source, selection):
             pictures.refuse_several(out)
         names = PictureNames(out, taken, root=source.root, suffix=pictures.suffix_of(outputs.content.style))
         for index, path in enumerate(filter(is_image_path, source.files if kind_of(out) == "images" else ())):
