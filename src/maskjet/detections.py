@@ -15,10 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import coco_rle, limits
+from maskjet.config import check_choice
+from maskjet.crops import Background, Shape, cut
 from maskjet.detection_fields import check_fields, pick_rows, to_floats, to_text, to_whole
 from maskjet.errors import InputError, suggest, translate_errors
+from maskjet.exchange import make_fiftyone
 from maskjet.extras import require
 from maskjet.mask_pixels import MaskPixels, check_mask_pixels, keep_pixels
+from maskjet.outlines import Along, Holes
 from maskjet.printing import printable
 
 if TYPE_CHECKING:
@@ -208,18 +212,33 @@ class Detections:
             plane[:] = coco_rle.decode(rle)
         return dense
 
-    def polygons(self) -> list[list[NDArray[np.float32]]]:
-        """Outlines of each detection, float32 [k, 2] (x, y) in image coordinates; see `coco_rle.polygons` for holes.
+    def polygons(
+        self, *, tolerance: float = 0.0, holes: Holes = "fill", along: Along = "centers"
+    ) -> list[list[NDArray[np.float32]]]:
+        """Outlines of each detection's parts, float32 [k, 2] (x, y) in image coordinates; see `coco_rle.polygons`.
 
         Raises:
-            InputError: These detections have no masks.
+            InputError: These detections have no masks, or an argument is none that `coco_rle.polygons` takes.
         """
-        return [coco_rle.polygons(rle) for rle in self._masks_or_raise("polygons")]
+        masks = self._masks_or_raise("polygons")
+        return [coco_rle.polygons(rle, tolerance=tolerance, holes=holes, along=along) for rle in masks]
 
     def _masks_or_raise(self, method: str) -> list[dict[str, Any]]:
         if self.rle is None:
             raise InputError(f"{method}() needs masks, and a model without a mask head made these detections.")
         return self.rle
+
+    def to_fiftyone(self) -> Any:
+        """Convert to `fiftyone.Detections`; ids of tracks become `index`.
+
+        FiftyOne stretches a mask over its box, so that boxes are the masks' own, which may leave the detector's. Those
+        have detections without masks, `dataclasses.replace(found, rle=None).to_fiftyone()`, and without a pixel.
+
+        Raises:
+            MissingDependencyError: fiftyone is not installed.
+        """
+        tracks = None if self.track_id is None else self.track_id.tolist()
+        return make_fiftyone(self.image_size, self.xyxy, self._names(), self.confidence.tolist(), self.rle, tracks)
 
     def to_supervision(self, *, masks: Literal["dense", "compact", False] = "dense") -> supervision.Detections:
         """Convert to `supervision.Detections`, with the class names under data["class_name"].
@@ -425,6 +444,10 @@ class Detections:
             >>> found.draw().shape == image.shape
             True
         """
+        return _draw(self._pixels_of(image), self, style)
+
+    def _pixels_of(self, image: ImageLike | None) -> NDArray[np.uint8]:
+        """The image that is given, or that `predict` saw, checked to be the one of these detections."""
         from maskjet.media.images import to_image
 
         pixels = self._image() if image is None else to_image(image, "image")
@@ -438,7 +461,30 @@ class Detections:
             raise InputError(
                 f"image must be the one of these detections, {wanted_width}×{wanted_height}, got {width}×{height}."
             )
-        return _draw(pixels, self, style)
+        return pixels
+
+    def crops(
+        self, image: ImageLike | None = None, *, shape: Shape = "tight", background: Background = "keep"
+    ) -> list[NDArray[np.uint8]]:
+        """Cut each detection out of the image.
+
+        Args:
+            image: The image; see `draw`.
+            shape: "tight": the box, clamped to the image and rounded outwards to whole pixels, at least one. "square":
+                the square about it, moved into the image; where that is too small, black or transparent beside it.
+            background: "keep" all pixels; or make those outside the mask "transparent".
+
+        Returns:
+            uint8 [h, w, 3], RGB, or [h, w, 4], RGBA, for each detection.
+
+        Raises:
+            InputError: As in `draw`; a box is not finite; or pixels are to be transparent and there are no masks.
+        """
+        check_choice("shape", shape, get_args(Shape))
+        check_choice("background", background, get_args(Background))
+        check_finite(self)
+        masks = self._masks_or_raise("crops") if background == "transparent" else None
+        return list(cut(self._pixels_of(image), self.xyxy, masks, shape))
 
     def save(self, path: str | os.PathLike[str], image: ImageLike | None = None, **style: Unpack[DrawOptions]) -> None:
         """Write the image with the detections drawn in; or, to a .json, the JSON of `to_json`.

@@ -10,11 +10,12 @@ from typer.testing import CliRunner
 
 from maskjet.cli import drawing
 from maskjet.cli.choosing import parse_thresholds
-from maskjet.cli.options import with_config
+from maskjet.cli.options import make_label_options, with_config
 from maskjet.config import EngineConfig
 from maskjet.drawing import Cutout, DrawStyle, Redaction
 from maskjet.drawing.style import ColorBy
 from maskjet.errors import InputError
+from maskjet.label_options import LabelOptions
 from maskjet.mask_pixels import MaskPixels
 
 NOTHING = DrawStyle(**{name: False for name, (kind, *_) in drawing.FIELDS.items() if kind is bool})
@@ -108,3 +109,12 @@ def test_options_of_drawing_make_a_style(given, expected):
 def test_what_is_no_threshold_is_told(texts, message):
     with pytest.raises(InputError, match=re.escape(message)):
         parse_thresholds(texts)
+
+
+def test_categories_are_ids_by_name():
+    given = dict.fromkeys([field.name for field in fields(LabelOptions)])
+    chosen = make_label_options({**given, "coco_categories": "car=3, a=b=6", "yolo_parts": "all"})
+    assert chosen == LabelOptions(coco_categories={"car": 3, "a=b": 6}, yolo_parts="all")
+    for text in ("car", "car=x", "=3", "car=3,"):
+        with pytest.raises(InputError, match=f"coco_categories must be ids by name, as in car=3,bus=6, got '{text}'"):
+            make_label_options({**given, "coco_categories": text})

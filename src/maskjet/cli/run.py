@@ -24,12 +24,14 @@ from maskjet.cli.options import (
     switch,
     video_stream_option,
     with_config,
+    with_label_options,
 )
 from maskjet.cli.runs import Run, run_in_turn, run_together
 from maskjet.cli.suggesting import TRACKING
 from maskjet.cli.summary import SourceSummary
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, OutputError
+from maskjet.label_options import LabelOptions
 
 if TYPE_CHECKING:
     from maskjet.media.frames import UnopenedSource
@@ -59,6 +61,7 @@ can't be written; 5 the device failed; 128 + n ended by signal n (130 Ctrl-C,
 
 
 @with_style
+@with_label_options
 @with_config(
     *("device", "precision", "runtime", "engine", "compile", "implementation", "resample", *INPUT, "decoder"),
     *("max_detections", "nvtx"),
@@ -192,23 +195,7 @@ def run(
             panel=_OUTPUTS_PANEL,
         ),
     ] = None,
-    yolo_confidence: Annotated[
-        bool,
-        switch(
-            "--yolo-confidence",
-            "End each line of YOLO labels in its confidence, which labels to train on don't have.",
-            _OUTPUTS_PANEL,
-        ),
-    ] = False,
-    yolo_parts: Annotated[
-        str,
-        option(
-            "largest|all",
-            "Parts of a mask that become lines of YOLO labels: the largest alone, or each as an instance of its own.",
-            panel=_OUTPUTS_PANEL,
-            choices=("largest", "all"),
-        ),
-    ] = "largest",
+    label_options: LabelOptions,
     config: EngineConfig,
     depth: DepthOption = 2,
     batch: Annotated[
@@ -278,8 +265,7 @@ def run(
         counters=counters,
         writing={
             "with_audio": audio,
-            "with_confidence": yolo_confidence,
-            "yolo_parts": yolo_parts,
+            "label_options": label_options,
             "mask_pixels": mask_pixels,
             "encoder": encoder,
             "quality": quality,
