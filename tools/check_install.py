@@ -54,7 +54,7 @@ COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "parity dump (again)": (("b.npz", *STREETS, "--implementation", "reference"), ""),
     "parity check": (("a.npz", "b.npz", "--pictures", "worst"), ""),
     "parity gate": (("a.npz", "b.npz", "--max-unmatched", "1", "--report", "page.html"), ""),
-    "parity coco": (("a.npz", "b.npz"), r'COCO mAP needs faster-coco-eval: pip install "maskjet\[coco\]"'),
+    "parity coco": (("a.npz", "b.npz"), r'COCO mAP needs hotcoco: pip install "maskjet\[coco\]"'),
 }
 """Name, with a remark where a command is tried twice, to arguments and the error that a base install answers with."""
 # Packages that ask for their extras before they import their modules.

@@ -53,6 +53,7 @@ _SIDE = _Type("a whole number of 1 or more", partial(_is_whole, least=1, end=2**
 _NUMBER = _Type("a finite number", _is_number, float)
 _BOX = _Type("four finite numbers", _is_box, lambda box: [float(side) for side in box])
 _RESULT_FIELDS = {"image_id": _WHOLE, "category_id": _WHOLE, "score": _NUMBER}
+_IDS = {"image_id": "images", "category_id": "categories"}
 _BOXES = {"bbox": _BOX}  # that results of masks don't have
 _TRUTH_FIELDS = {
     "images": {"id": _WHOLE, "height": _SIDE, "width": _SIDE},
@@ -162,19 +163,39 @@ def check_masks(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> None:
 
 
 def copy_truth(truth: Entry) -> dict[str, list[dict[str, Any]]]:
-    """Copy the fields the evaluator needs, since it writes to them; annotation ids start at 1, as 0 means unmatched."""
+    """Copy the fields the evaluator needs; images, categories and annotations get their ranks as ids, from 1."""
     copied = {name: [_copy(entry, fields) for entry in truth[name]] for name, fields in _TRUTH_FIELDS.items()}
     for number, (entry, annotation) in enumerate(zip(truth["annotations"], copied["annotations"], strict=True), 1):
-        crowd, mask = int(entry.get("iscrowd") or 0), entry.get("segmentation")
-        annotation |= {"id": number, "iscrowd": crowd, "segmentation": mask}
+        annotation |= {"id": number, "iscrowd": int(entry.get("iscrowd") or 0)}
+        if entry.get("segmentation") is not None:
+            annotation["segmentation"] = entry["segmentation"]
+    _renumber(truth, copied["annotations"])
+    for name in ("images", "categories"):
+        copied[name].sort(key=lambda entry: int(entry["id"]))
+        for rank, entry in enumerate(copied[name], 1):
+            entry |= {"id": rank, "name": str(rank)}
     return copied
 
 
-def copy_results(entries: Sequence[Entry], kind: str) -> list[dict[str, Any]]:
-    """Copy the fields the evaluator needs; boxes only for kind "bbox", since they would set the area of masks, too."""
+def copy_results(truth: Entry, entries: Sequence[Entry], kind: str) -> list[dict[str, Any]]:
+    """Copy the fields the evaluator needs, with the ids of `copy_truth`.
+
+    Boxes only for kind "bbox", since they would set the area of masks, too.
+    """
     if kind == "bbox":
-        return [_copy(entry, _RESULT_FIELDS | _BOXES) for entry in entries]
-    return [{**_copy(entry, _RESULT_FIELDS), "segmentation": entry["segmentation"]} for entry in entries]
+        copied = [_copy(entry, _RESULT_FIELDS | _BOXES) for entry in entries]
+    else:
+        copied = [{**_copy(entry, _RESULT_FIELDS), "segmentation": entry["segmentation"]} for entry in entries]
+    return _renumber(truth, copied)
+
+
+def _renumber(truth: Entry, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Replace ids of images and categories by their ranks, from 1; an id may be negative, the evaluator's may not."""
+    for field, name in _IDS.items():
+        ranks = {number: rank for rank, number in enumerate(sorted(entry["id"] for entry in truth[name]), 1)}
+        for entry in entries:
+            entry[field] = ranks[entry[field]]
+    return entries
 
 
 def _copy(entry: Entry, fields: Mapping[str, _Type]) -> dict[str, Any]:
@@ -201,7 +222,7 @@ def _check_result_entries(entries: Any, where: str) -> None:
 
 
 def _check_ids(entries: Sequence[Entry], truth: Entry, where: str) -> None:
-    for field, name in (("image_id", "images"), ("category_id", "categories")):
+    for field, name in _IDS.items():
         unknown = {entry[field] for entry in entries} - {entry["id"] for entry in truth[name]}
         if unknown:
             raise InputError(f"{where} must be of the truth's {name}, got {field} {reprlib.repr(sorted(unknown))}.")
