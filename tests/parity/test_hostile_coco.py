@@ -9,7 +9,7 @@ from maskjet import limits
 from maskjet.errors import InputError, MaskjetError, SourceError
 from maskjet.parity import coco
 from maskjet.parity.coco_files import check_truth, read_results_file
-from maskjet.parity.images import CocoFolder
+from maskjet.parity.datasets import DataSet
 from maskjet.parity.numbering import compare_names, find_mismatches
 from tests.parity.dumps import STREETS, dump, truthful
 from tests.parity.hostile import STRANGE, deep, flip, read_truth, replaced
@@ -39,9 +39,9 @@ def use(folder, truth, results):
     (folder / "annotations.json").write_bytes(truth)
     (folder / "r.json").write_bytes(results)
     read = read_results_file(folder / "r.json")
-    data_set = CocoFolder(folder)
+    data_set = DataSet(folder)
     read_truth(folder / "annotations.json")
-    data_set._listed()
+    data_set._listed
     dump().to_annotations(data_set.truth())
     compare_names(data_set.truth(), "a", read.categories)
     report = coco.evaluate(data_set.truth(), {"a": read.entries, "b": []}, resamples=1)

@@ -84,8 +84,8 @@ METRICS = ("AP", "AP50", "AP75", "small", "medium", "large")
 
 
 def _summarise(scores):
-    numbers = dict(zip(METRICS, scores.metrics()[:6], strict=True))
-    numbers |= {name: scores.metrics(number)[0] for number, name in enumerate(CLASSES)}
+    numbers = dict(zip(METRICS, list(scores.metrics().values())[:6], strict=True))
+    numbers |= {name: scores.metrics(number)["ap"] for number, name in enumerate(CLASSES)}
     return {name: round(value, 4) for name, value in numbers.items() if value is not None}  # or there is none
 
 

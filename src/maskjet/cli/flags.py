@@ -13,6 +13,7 @@ import typer
 
 _OTHER_NAMES = {
     "size_hw": "size",
+    "class_map": "map",
     "source": "images",
     "confidences": "confidence",
     "seconds": "segment_seconds",

@@ -66,9 +66,7 @@ _EXIT_BROKEN = 1
 ImagesOption = Annotated[str | None, option("SOURCE", "Image, folder, glob or video; if not given, drawn streets.")]
 CocoDirOption = Annotated[
     Path | None,
-    option(
-        "FOLDER", "A COCO data set: annotations/instances_val2017.json and val2017/, or the output of traffic coco."
-    ),
+    option("FOLDER", "A data set with annotations, as maskjet val takes it."),
 ]
 _AgainOption = Annotated[str | None, option("SOURCE", "The dumps' images, for pictures; drawn streets need none.")]
 CountOption = Annotated[int, option("N", "Number of drawn streets.")]
@@ -248,12 +246,13 @@ def parity_gate(
 
 def choose_images(source: str | None, coco_dir: Path | None, count: int, size: str, seed: int) -> Images:
     """The images that a command's options name."""
-    from maskjet.parity.images import CocoFolder, Files, Traffic
+    from maskjet.parity.datasets import DataSet
+    from maskjet.parity.images import Files, Traffic
 
     if source is not None and coco_dir is not None:
         raise InputError("--images and --coco-dir must not both be given.")
     if coco_dir is not None:
-        return CocoFolder(coco_dir)
+        return DataSet(coco_dir)
     if source is not None:
         return Files(source)
     return Traffic(count, parse_size(size), seed)
@@ -261,10 +260,11 @@ def choose_images(source: str | None, coco_dir: Path | None, count: int, size: s
 
 def _find_truth(coco_dir: Path | None, dumps: Sequence[Dump]) -> Any:
     """The data set given, or that of generated streets; None if there is none. No path in a dump is opened."""
-    from maskjet.parity.images import CocoFolder, Files, streets_from
+    from maskjet.parity.datasets import DataSet
+    from maskjet.parity.images import Files, streets_from
 
     if coco_dir is not None:
-        return CocoFolder(coco_dir).truth()
+        return DataSet(coco_dir).truth()
     if not dumps or dumps[0].images["kind"] == Files.kind:
         return None
     return streets_from(dumps[0].images, len(dumps[0].names)).truth()
@@ -272,12 +272,13 @@ def _find_truth(coco_dir: Path | None, dumps: Sequence[Dump]) -> Any:
 
 def _find_images(dump: Dump, source: str | None, coco_dir: Path | None) -> Images:
     """The images given again, or generated streets; no path in a dump is opened."""
-    from maskjet.parity.images import CocoFolder, Files, streets_from
+    from maskjet.parity.datasets import DataSet
+    from maskjet.parity.images import Files, streets_from
 
     if source is not None:
         return Files(source)
-    if coco_dir is not None and dump.images["kind"] == CocoFolder.kind:
-        return CocoFolder(coco_dir)
+    if coco_dir is not None and dump.images["kind"] == DataSet.kind:
+        return DataSet(coco_dir)
     return streets_from(dump.images, len(dump.names))
 
 

@@ -120,7 +120,7 @@ def _by_detection(found: Found) -> list[list[Difference]]:
     """The differences of each detection but those that rounding explains, the worst detection first."""
     groups: dict[tuple[str, Box], list[Difference]] = {}
     for difference in compare(found.expected, found.actual)[1]:
-        if not difference.is_rounding:
+        if not difference.is_rounding and difference.kind in found.kinds:
             groups.setdefault((difference.detection, difference.xyxy), []).append(difference)
     return sorted(groups.values(), key=severity, reverse=True)
 

@@ -27,13 +27,11 @@ from maskjet.tables import shown
 KINDS = ("bbox", "segm")
 """Kinds of average precision: that of boxes, and that of masks."""
 _FIELDS = {"bbox": "bbox", "segm": "segmentation"}
-METRICS = (
-    *("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large"),
-    *("ar1", "ar10", "ar", "ar_small", "ar_medium", "ar_large"),
-)
+METRICS = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")
 """Fields of `Precision`, in the order of COCO's summary."""
-_SHOWN = METRICS[:6]  # in tables of variants
-_AT = {50: [0], 75: [5]}  # positions of IoU thresholds, in per cent
+RECALLS = ("ar1", "ar10", "ar", "ar_small", "ar_medium", "ar_large")
+"""Average recalls, in the order of COCO's summary: with at most 1, 10 and 100 detections per image and class, and with
+100 for things by size."""
 _QUANTILES = (0.025, 0.975)
 _MOST_RESAMPLES = 100_000  # the draws of 5,000 images then take 4 GB
 
@@ -58,18 +56,6 @@ class Precision:
     """AP of things of 32² to 96² pixels."""
     ap_large: float | None
     """AP of things larger than 96² pixels."""
-    ar1: float | None
-    """Average recall with one detection per image and class: the mean over classes and the IoU thresholds of AP."""
-    ar10: float | None
-    """Average recall with at most 10 detections per image and class."""
-    ar: float | None
-    """Average recall with at most 100 detections per image and class, as all fields but the two above."""
-    ar_small: float | None
-    """Average recall of things smaller than 32² pixels."""
-    ar_medium: float | None
-    """Average recall of things of 32² to 96² pixels."""
-    ar_large: float | None
-    """Average recall of things larger than 96² pixels."""
     deltas: Mapping[str, float | None]
     """Difference to the baseline (this variant minus the baseline) by metric."""
     delta_low: float | None
@@ -106,8 +92,8 @@ class PrecisionReport(measured.MeasuredReport):
         deltas = ("ΔAP", "95 % interval", "Δ50", "Δ75", "ΔS", "ΔM", "ΔL")
         rows: list[tuple[str, ...]] = [("variant", "kind", "AP", "50", "75", "S", "M", "L", *deltas)]
         for m in self.measurements:
-            scores = (shown(getattr(m, metric), 4) for metric in _SHOWN)
-            delta, *others = (_signed(m.deltas[metric]) for metric in _SHOWN)
+            scores = (shown(getattr(m, metric), 4) for metric in METRICS)
+            delta, *others = (_signed(m.deltas[metric]) for metric in METRICS)
             rows.append((m.variant, m.kind, *scores, delta, self._interval(m), *others))
         return rows
 
@@ -156,13 +142,11 @@ def evaluate(
     """
     if not 0 <= resamples <= _MOST_RESAMPLES:
         raise InputError(f"resamples must be 0 to {_MOST_RESAMPLES:,}, got {resamples}.")
-    kinds, notes = _check(truth, results)
+    kinds, notes = check_kinds(truth, results)
     if baseline is None:
         baseline = next(iter(results))
     if baseline not in results:
         raise InputError(f"baseline must be one of {list(results)}, got {baseline!r}.")
-    if "segm" in kinds:
-        check_masks(truth, results)
     images = len(truth["images"])
     draws = np.random.default_rng(seed).integers(0, images, (_count_draws(results, resamples), images))
     measurements = []
@@ -188,7 +172,7 @@ def steps(truth: Entry, results: Mapping[str, Sequence[Entry]], *, resamples: in
 
     Raises InputError as `evaluate` does.
     """
-    kinds, _ = _check(truth, results)
+    kinds, _ = check_kinds(truth, results)
     return len(kinds) * len(results) * (1 + _count_draws(results, resamples))
 
 
@@ -209,21 +193,33 @@ class Scores:
             evaluator.accumulate()
         return cls(evaluator)
 
-    def metrics(self, category: int | None = None) -> list[float | None]:
-        """The values of `METRICS`, of all categories or of the one with this rank, from 0."""
+    def metrics(self, category: int | None = None) -> dict[str, float | None]:
+        """`METRICS` and `RECALLS`, of all categories or of the one with this rank, from 0."""
         found = self.evaluator.eval
         if found is None:  # there is nothing to match
-            return [None] * len(METRICS)
+            return dict.fromkeys(METRICS + RECALLS)
         categories = slice(None) if category is None else [category]
         precision, recall = found["precision"][:, :, categories], found["recall"][:, categories]
-        areas = range(1, 4)
-        return [
-            _mean(precision[:, :, :, 0, -1]),
-            *(_mean(precision[_AT[iou], :, :, 0, -1]) for iou in (50, 75)),
-            *(_mean(precision[:, :, :, area, -1]) for area in areas),
-            *(_mean(recall[:, :, 0, most]) for most in range(3)),
-            *(_mean(recall[:, :, area, -1]) for area in areas),
-        ]
+        values = [precision[..., 0, -1], *(precision[[at], ..., 0, -1] for at in (0, 5))]
+        values += [precision[..., area, -1] for area in (1, 2, 3)]
+        values += [*(recall[..., 0, most] for most in (0, 1, 2)), *(recall[..., area, -1] for area in (1, 2, 3))]
+        return dict(zip(METRICS + RECALLS, map(_mean, values), strict=True))
+
+    def curve(self, category: int | None = None) -> list[float]:
+        """Precision at the recalls 0, 0.01 .. 1 and IoU 0.5, of a rank or the mean of all; empty without a truth."""
+        found = self.evaluator.eval["precision"][0, :, :, 0, -1]
+        scored = found[:, found[0] > -1] if category is None else found[:, [category]]
+        return scored.mean(axis=1).tolist() if scored.size and scored[0, 0] > -1 else []
+
+    def mark(self, count: int) -> NDArray[np.int8]:
+        """Judge `count` entries at IoU 0.5: 1 if right, -1 if wrong, 0 if not counted, as one on a crowd: int8 [n]."""
+        status = self.evaluator.image_diagnostics(iou_thr=0.5, score_thr=0.0)["dt_status"]
+        return np.array([{"tp": 1, "fp": -1}.get(status.get(number), 0) for number in range(1, count + 1)], np.int8)
+
+    def confusion(self) -> list[list[int]]:
+        """Counts at IoU 0.5: rows of annotated categories, columns of found ones, by rank; the last of both is none."""
+        matrix: list[list[int]] = self.evaluator.confusion_matrix(iou_thr=0.5)["matrix"].tolist()
+        return matrix
 
 
 class _Resampler:
@@ -272,6 +268,13 @@ def _resample(
     return np.array(found, dtype=np.float64)
 
 
+def to_rle(segmentation: Any, size_hw: tuple[int, int]) -> dict[str, Any]:
+    """The compressed RLE of an annotation's segmentation, checked already: polygons, or an RLE of any form."""
+    index = _library().COCO({"images": [{"id": 1, "height": size_hw[0], "width": size_hw[1]}]})
+    rle: dict[str, Any] = index.annToRLE({"id": 1, "image_id": 1, "category_id": 1, "segmentation": segmentation})
+    return rle
+
+
 def _library() -> Any:
     return require("hotcoco", extra="coco", purpose="COCO mAP")
 
@@ -293,10 +296,10 @@ def _compare(
     variant: str,
     kind: str,
     baseline: str,
-    scores: Mapping[str, Sequence[float | None]],
+    scores: Mapping[str, Mapping[str, float | None]],
     samples: Mapping[str, NDArray[np.float64]],
 ) -> Precision:
-    own, others = (dict(zip(METRICS, scores[name], strict=True)) for name in (variant, baseline))
+    own, others = ({metric: scores[name][metric] for metric in METRICS} for name in (variant, baseline))
     deltas = {
         metric: None if score is None or (other := others[metric]) is None else score - other
         for metric, score in own.items()
@@ -313,8 +316,8 @@ def _count_draws(results: Mapping[str, Sequence[Entry]], resamples: int) -> int:
     return resamples if len(results) > 1 else 0
 
 
-def _check(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> tuple[list[str], list[str]]:
-    """Check truth and results, but not the masks; returns the kinds that can be scored, and a note if one can't."""
+def check_kinds(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> tuple[list[str], list[str]]:
+    """Check truth and results; returns the kinds that can be scored, and a note if one can't. Raises InputError."""
     check_truth(truth)
     check_results(truth, results)
     lists = [("the truth", truth["annotations"]), *results.items()]
@@ -329,4 +332,6 @@ def _check(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> tuple[list[s
     ]
     if len(notes) == len(KINDS):
         raise InputError(f"results must all have boxes, or all have masks, as must the truth: {' '.join(notes)}")
+    if not lacking["segm"]:
+        check_masks(truth, results)
     return [kind for kind in KINDS if not lacking[kind]], notes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from maskjet.files import replacing
 from maskjet.parity.check import ChangedImage, CheckReport
 from maskjet.parity.dump import Dump
 from maskjet.parity.images import Images, digest, streets_from
-from maskjet.parity.pair import DifferenceKind
+from maskjet.parity.pair import KINDS, DifferenceKind
 
 Image = NDArray[np.uint8]
 
@@ -48,10 +48,18 @@ class Found:
     """The detections of the reference."""
     actual: Detections
     """The detections of the variant compared with it."""
+    kinds: Sequence[DifferenceKind] = KINDS
+    """The kinds of difference to show."""
 
 
-def find_worst(found: CheckReport, expected: Dump, actual: Dump, images: Images | None = None) -> Iterator[Found]:
-    """Read the images of the report that `check` made of two dumps, the worst first.
+def find_worst(
+    worst: Sequence[ChangedImage],
+    expected: Dump,
+    actual: Dump,
+    images: Images | None = None,
+    kinds: Sequence[DifferenceKind] = KINDS,
+) -> Iterator[Found]:
+    """Read the images that `rank` found to differ most between two dumps, and pair them with what differs.
 
     The images must be given, except for generated streets.
 
@@ -61,14 +69,14 @@ def find_worst(found: CheckReport, expected: Dump, actual: Dump, images: Images 
     """
     if images is None:
         images = streets_from(expected.images, len(expected.names))
-    for changed in found.worst:
+    for changed in worst:
         image = images.find(changed.number, changed.name)
         one, other = expected.found[changed.number], actual.found[changed.number]
         if image.shape[:2] != one.image_size or digest(image) != expected.digests[changed.number]:
             raise InputError(
                 f"the images must be those of the dump, number {changed.number}, {changed.name!r}, has other pixels."
             )
-        yield Found(changed, image, one, other)
+        yield Found(changed, image, one, other, kinds)
 
 
 def write_worst(
@@ -76,7 +84,7 @@ def write_worst(
 ) -> list[Path]:
     """Draw the images of `find_worst` by `draw_pair`, as PNG files; returns their paths."""
     written = []
-    for rank, worst in enumerate(find_worst(found, expected, actual, images), 1):
+    for rank, worst in enumerate(find_worst(found.worst, expected, actual, images), 1):
         picture = draw_pair(worst, (expected.name, actual.name))
         written.append(folder / f"worst_{rank:02}.png")
         with replacing(written[-1], "folder") as temporary:
