@@ -42,6 +42,7 @@ COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
         r'a model of torchvision\'s needs torchvision: pip install "maskjet\[torchvision\]"',
     ),
     "bench": (("street.mp4", "--frames", "3"), ""),
+    "val": (("set", "--out", "scores"), r'COCO mAP needs hotcoco: pip install "maskjet\[coco\]"'),
     "export": (("demo", "--out", "demo.onnx"), r'maskjet export needs onnx-ir: pip install "maskjet\[onnx\]"'),
     "serve": (("--port", "0"), r'maskjet serve needs fastapi: pip install "maskjet\[serve\]"'),
     "job run": (("street.mp4", "--out", "results"), r'maskjet\.jobs needs pyarrow: pip install "maskjet\[jobs\]"'),

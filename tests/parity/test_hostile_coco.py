@@ -41,7 +41,7 @@ def use(folder, truth, results):
     read = read_results_file(folder / "r.json")
     data_set = DataSet(folder)
     read_truth(folder / "annotations.json")
-    data_set._listed
+    len(data_set._listed)
     dump().to_annotations(data_set.truth())
     compare_names(data_set.truth(), "a", read.categories)
     report = coco.evaluate(data_set.truth(), {"a": read.entries, "b": []}, resamples=1)
@@ -115,12 +115,16 @@ def edited(truth, name, /, **fields):
         ("annotations", {"bbox": [0, 0, 10**400, 1]}, "must have four finite numbers as 'bbox'"),
         ("annotations", {"area": 1e300}, "must have a finite number as 'area', got 1e"),
         ("annotations", {"iscrowd": 7}, "must have 0 or 1 as 'iscrowd', got 7"),
-        ("annotations", {"segmentation": [[]]}, r"must have .*, or polygons near the image, as .*, got \[\[\]\]"),
-        ("annotations", {"segmentation": [["m"]]}, "or polygons near the image"),
-        ("annotations", {"segmentation": [[1, 2, 3, 4, 5]]}, "or polygons near the image"),
-        ("annotations", {"segmentation": [[1, 2, 1e9, 4, 5, 6]]}, "or polygons near the image"),
-        ("annotations", {"segmentation": [[0, 0, 160, 96] * 20_000]}, "or polygons near the image"),
-        ("annotations", {"segmentation": deep(50)}, "or polygons near the image"),
+        (
+            "annotations",
+            {"segmentation": [[]]},
+            r"must have .*, or polygons of 3 or more points near the image, as .*, got \[\[\]\]",
+        ),
+        ("annotations", {"segmentation": [["m"]]}, "or polygons of 3 or more points near the image"),
+        ("annotations", {"segmentation": [[1, 2, 3, 4, 5]]}, "or polygons of 3 or more points near the image"),
+        ("annotations", {"segmentation": [[1, 2, 1e9, 4, 5, 6]]}, "or polygons of 3 or more points near the image"),
+        ("annotations", {"segmentation": [[0, 0, 160, 96] * 20_000]}, "or polygons of 3 or more points near the image"),
+        ("annotations", {"segmentation": deep(50)}, "or polygons of 3 or more points near the image"),
         ("annotations", {"segmentation": {"size": [96, 160], "counts": "\ud800"}}, "must have an RLE of its image's"),
         ("annotations", {"segmentation": {"size": [96, 160], "counts": [2**31, -(2**31)]}}, "must have an RLE"),
     ],

@@ -77,7 +77,7 @@ def test_what_is_wrong_is_named(tmp_path, folder):
     with pytest.raises(InputError, match="count must be at least 1, got 0"):
         Traffic(0)
     with pytest.raises(
-        SourceError, match=r"data set must be a folder with annotations.json, .* or data.yaml, .* has none of them"
+        SourceError, match=r"data must be a folder with annotations.json, .* or data.yaml, .* has none of them"
     ):
         DataSet(tmp_path).truth()
     (folder / "annotations.json").write_text("[]")

@@ -14,8 +14,8 @@ from maskjet.errors import InputError, SourceError
 from maskjet.parity import dump as dump_module
 from maskjet.parity import images as images_module
 from maskjet.parity.check import check
-from maskjet.parity.dump import Dump, write_dump
 from maskjet.parity.datasets import DataSet
+from maskjet.parity.dump import Dump, write_dump
 from maskjet.parity.images import Files, Traffic
 from maskjet.parity.variants import DetectorVariant
 from tests.parity.dumps import BOXES, dump

@@ -14,6 +14,7 @@ import typer
 _OTHER_NAMES = {
     "size_hw": "size",
     "class_map": "map",
+    "data": "coco_dir",
     "source": "images",
     "confidences": "confidence",
     "seconds": "segment_seconds",

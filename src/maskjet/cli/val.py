@@ -22,10 +22,10 @@ from maskjet.config import EngineConfig
 from maskjet.errors import InputError
 
 EPILOG = """
-maskjet traffic coco streets --images 20
 maskjet val streets -o scores/
-# A fine-tuned model on the test part of a data set that calls cars otherwise.
-maskjet val vehicles --model checkpoint_best_total.pth --split test --map Car=car
+# On the test part of a data set that calls cars otherwise.
+maskjet val vehicles --model rf-detr-seg-nano --weights nano.pt --split test \\
+    --map Automobile=car
 """
 
 
@@ -50,7 +50,10 @@ def val(
     ] = None,
     map: Annotated[  # noqa: A002
         list[str] | None,
-        option("NAME=CLASS,…", "The model's class for one of the data set, if their names differ. May be repeated."),
+        option(
+            "NAME=CLASS",
+            "The model's class for one of the data set, if their names differ. May be repeated, or a list with commas.",
+        ),
     ] = None,
     threshold: ThresholdOption = None,
     out: Annotated[
@@ -64,17 +67,17 @@ def val(
     recall and F1 at the threshold and at the best one.
     """
     from maskjet.model import load_configured
-    from maskjet.parity import evaluation
+    from maskjet.parity import scoring
     from maskjet.parity.datasets import DataSet
-    from maskjet.parity.evaluation_page import write_evaluation
+    from maskjet.parity.evaluation import write_evaluation
 
     everywhere, by_class = parse_thresholds(threshold)
     with load_configured(model, weights, config, threshold=everywhere, by_class=by_class) as loaded:
-        task = evaluation.prepare(DataSet(data, split), loaded.spec.class_names, _parse_map(map))
+        task = scoring.prepare(DataSet(data, split), loaded.spec.class_names, _parse_map(map))
         for note in task.notes:
             print_result(f"note: {note}")
         with progress("detecting", task.images.length) as advance:
-            outcome = evaluation.run(task, loaded, advance)
+            outcome = scoring.run(task, loaded, advance)
     written = [] if out is None else write_evaluation(out, outcome, task.images)
     print_result(outcome.report.as_dict() if as_json else outcome.report, to_stdout=True)
     for path in written:

@@ -176,6 +176,11 @@ def steps(truth: Entry, results: Mapping[str, Sequence[Entry]], *, resamples: in
     return len(kinds) * len(results) * (1 + _count_draws(results, resamples))
 
 
+def load_library() -> Any:
+    """Import hotcoco, or raise MissingDependencyError."""
+    return require("hotcoco", extra="coco", purpose="COCO mAP")
+
+
 @dataclass(frozen=True)
 class Scores:
     """One variant's detections of one kind, matched with the truth."""
@@ -186,8 +191,8 @@ class Scores:
     @classmethod
     def of(cls, truth: Entry, entries: Sequence[Entry], kind: str) -> Scores:
         """Match the entries of results with the truth, both checked already."""
-        index = _library().COCO(copy_truth(truth))
-        evaluator = _library().COCOeval(index, index.load_res(copy_results(truth, entries, kind)), kind)
+        index = load_library().COCO(copy_truth(truth))
+        evaluator = load_library().COCOeval(index, index.load_res(copy_results(truth, entries, kind)), kind)
         if truth["annotations"] or entries:
             evaluator.evaluate()
             evaluator.accumulate()
@@ -226,7 +231,7 @@ class _Resampler:
     """AP of a variant on images drawn with replacement; those of each copy of an image are matched once."""
 
     def __init__(self, truth: Entry, entries: Sequence[Entry], kind: str) -> None:
-        self._library, self._copied = _library(), copy_truth(truth)
+        self._library, self._copied = load_library(), copy_truth(truth)
         self._placed = _by_image(self._copied["annotations"]), _by_image(copy_results(truth, entries, kind))
         self._params = self._library.Params(kind)
         self._params.area_rng, self._params.area_rng_lbl = [[0, 1e10]], ["all"]
@@ -270,13 +275,9 @@ def _resample(
 
 def to_rle(segmentation: Any, size_hw: tuple[int, int]) -> dict[str, Any]:
     """The compressed RLE of an annotation's segmentation, checked already: polygons, or an RLE of any form."""
-    index = _library().COCO({"images": [{"id": 1, "height": size_hw[0], "width": size_hw[1]}]})
+    index = load_library().COCO({"images": [{"id": 1, "height": size_hw[0], "width": size_hw[1]}]})
     rle: dict[str, Any] = index.annToRLE({"id": 1, "image_id": 1, "category_id": 1, "segmentation": segmentation})
     return rle
-
-
-def _library() -> Any:
-    return require("hotcoco", extra="coco", purpose="COCO mAP")
 
 
 def _by_image(entries: Sequence[Entry]) -> Mapping[int, list[Entry]]:

@@ -155,10 +155,10 @@ def check_masks(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> None:
             mask, size = entry["segmentation"], sizes[entry["image_id"]]
             is_right = _is_rle(mask, size) and (where not in named or isinstance(mask["counts"], str | bytes))
             if where not in named and isinstance(mask, list):
-                is_right = all(_is_polygon(line, size) for line in mask)
+                is_right = bool(mask) and all(_is_polygon(line, size) for line in mask)
             if not is_right:
                 expected, got = f"an RLE of its image's size {size}", reprlib.repr(mask)
-                expected += "" if where in named else ", or polygons near the image,"
+                expected += "" if where in named else ", or polygons of 3 or more points near the image,"
                 raise InputError(f"entry {number} of {where} must have {expected} as 'segmentation', got {got}.")
 
 
@@ -238,8 +238,11 @@ def _is_rle(value: Any, size: list[int]) -> bool:
 
 
 def _is_polygon(line: object, size: Sequence[int]) -> bool:
-    """Whether this is a polygon of bounded length that reaches at most one image size beyond the image's border."""
-    if not isinstance(line, list) or len(line) < 4 or len(line) % 2 or not all(map(_is_number, line)):
+    """Whether this is a polygon of bounded length that reaches at most one image size beyond the image's border.
+
+    Two points are none: pycocotools takes a list of four numbers for a box.
+    """
+    if not isinstance(line, list) or len(line) < 6 or len(line) % 2 or not all(map(_is_number, line)):
         return False
     height, width = size
     xs, ys = line[0::2], line[1::2]

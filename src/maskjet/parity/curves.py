@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet.drawing.shades import class_colour
-from maskjet.parity.evaluation import ClassScore
+from maskjet.parity.scoring import ClassScore
 from maskjet.printing import sanitise
 
 _SIZE_WH = (1200, 800)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -134,7 +135,7 @@ def shorten(names: Sequence[str]) -> str:
 
 def _find_splits(folder: Path) -> dict[str, _Place]:
     """The splits of a data set by name; "" is the name of the only one."""
-    with translate_errors(SourceError, f"data set must be a readable folder, {str(folder)!r} is not"):
+    with translate_errors(SourceError, f"data must be a readable folder, {str(folder)!r} is not"):
         if (folder / "data.yaml").is_file():
             return _yolo_splits(folder)
         if (folder / _ROBOFLOW).is_file():
@@ -148,7 +149,7 @@ def _find_splits(folder: Path) -> dict[str, _Place]:
             found[name] = _Place(path, next((place for place in places if place.is_dir()), places[0]))
     if not found:
         wanted = f"annotations.json, annotations/{_PREFIX}*.json, {_ROBOFLOW} or data.yaml"
-        raise SourceError(f"data set must be a folder with {wanted}, {str(folder)!r} has none of them.")
+        raise SourceError(f"data must be a folder with {wanted}, {str(folder)!r} has none of them.")
     return dict(sorted(found.items()))
 
 
@@ -165,26 +166,27 @@ def _choose(splits: Mapping[str, _Place], split: str | None, folder: Path) -> _P
 
 
 def _yolo_splits(folder: Path) -> dict[str, _Place]:
-    stated, found = _read_yaml(folder / "data.yaml"), {}
+    file = folder / "data.yaml"
+    stated, found = _read_yaml(file), {}
     for name in _YOLO_SPLITS:
         value = stated.get(name)
         if value:
-            places = [
-                _find_below(folder, stated.get("path"), each) for each in ([value] if isinstance(value, str) else value)
-            ]
-            found[name] = _Place(folder / "data.yaml", folder, places)
+            values = value if isinstance(value, list) else [value]
+            found[name] = _Place(file, folder, [_find_below(folder, stated.get("path"), each) for each in values])
     if not found:
-        raise SourceError(f"{str(folder / 'data.yaml')!r} must have a folder of images as 'val', 'test' or 'train'.")
+        raise SourceError(f"{str(file)!r} must have a folder of images as 'val', 'test' or 'train'.")
     return found
 
 
 def _find_below(folder: Path, base: Any, value: Any) -> Path:
     """A folder that data.yaml names. Roboflow's begin with "../", though they are beside the file."""
-    inner = str(value).removeprefix("../")
-    for place in (folder / str(base or "") / inner, folder / inner):
-        if place.is_dir() and place.resolve().is_relative_to(folder.resolve()):
-            return place
-    raise SourceError(f"{str(folder / 'data.yaml')!r} must name folders of images below its own, got {value!r}.")
+    if isinstance(value, str) and isinstance(base, str | None):
+        inner = value.removeprefix("../")
+        for place in (folder / (base or "") / inner, folder / inner):
+            if place.is_relative_to(folder) and ".." not in place.parts[len(folder.parts) :] and place.is_dir():
+                return place
+    got = reprlib.repr(value)
+    raise SourceError(f"{str(folder / 'data.yaml')!r} must name folders of images below its own, got {got}.")
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -203,7 +205,8 @@ def _read_yolo(place: _Place) -> dict[str, Any]:
     names = _read_yaml(place.annotations).get("names")
     if isinstance(names, list):
         names = dict(enumerate(names))
-    if not isinstance(names, dict) or not names or not all(type(number) is int for number in names):
+    types = {(type(number), type(name)) for number, name in names.items()} if isinstance(names, dict) else set()
+    if not types or not types <= {(int, str), (int, int)}:
         raise SourceError(f"{str(place.annotations)!r} must have a list as 'names', or names by number.")
     paths = sorted(p for folder in place.folders for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
     labels = [_label_of(path) for path in paths]
