@@ -135,8 +135,9 @@ def parity_check(
     A difference is a result, not an error.
     """
     from maskjet.parity import check
+    from maskjet.parity.closeups import write_overviews
     from maskjet.parity.dump import Dump
-    from maskjet.parity.pictures import write_worst
+    from maskjet.parity.pictures import find_worst
 
     if len(actual) > 1 and (out or pictures):
         raise InputError("--out and --pictures take one dump to compare with; call it once for each.")
@@ -152,7 +153,7 @@ def parity_check(
         print_result(report, to_stdout=True)
         _warn(report.notes)
     if pictures is not None:
-        written = write_worst(pictures, reports[0], first, others[0], shown)
+        written = write_overviews(pictures, find_worst(reports[0].worst, first, others[0], shown))
         print_result(f"wrote {len(written)} pictures to {pictures}")
 
 
@@ -172,9 +173,8 @@ def parity_coco(
     Average precision for all IoUs, 0.5 and 0.75, and for small, medium and large things; the differences, with
     bootstrap intervals.
     """
-    from maskjet.parity.coco_files import read_results_file
+    from maskjet.parity.coco_files import compare_names, read_results_file
     from maskjet.parity.dump import Dump
-    from maskjet.parity.numbering import compare_names
 
     dumps = {path: Dump.load(path) for path in results if path.suffix != ".json"}
     truth = _find_truth(coco_dir, list(dumps.values()))

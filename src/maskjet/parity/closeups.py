@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from maskjet import coco_rle
 from maskjet.detections import Detections
 from maskjet.drawing.showing import encode
+from maskjet.files import replacing
 from maskjet.parity.check import severity
 from maskjet.parity.pair import Difference, box_iou, compare
 from maskjet.parity.pictures import FRAMED, ONLY_ACTUAL, ONLY_EXPECTED, Found, Image, cover
@@ -66,6 +68,20 @@ class WorstImage:
     """The detections that differ, the worst first."""
     more: int
     """Number of further detections that differ."""
+
+
+def write_overviews(folder: Path, worst: Iterator[Found]) -> list[Path]:
+    """Write the images that `find_worst` gives, with their differences coloured and numbered, as PNG files.
+
+    Returns the files' paths; raises OutputError if one can't be written.
+    """
+    written = []
+    for rank, found in enumerate(worst, 1):
+        picture = _draw_overview(found, _find_one_sided(found), _by_detection(found)[:_NUMBERED])
+        written.append(folder / f"worst_{rank:02}.png")
+        with replacing(written[-1], "folder") as temporary:
+            temporary.write(encode(picture, ".png"))
+    return written
 
 
 def draw_close_ups(worst: Iterator[Found], count: int) -> list[WorstImage]:

@@ -20,48 +20,50 @@ from maskjet.errors import InputError
 from maskjet.extras import require
 from maskjet.machine import describe_machine
 from maskjet.parity import RESAMPLES
-from maskjet.parity.coco_files import Entry, check_masks, check_results, check_truth, copy_results, copy_truth
-from maskjet.parity.numbering import find_mismatches
+from maskjet.parity.coco_files import (
+    Entry,
+    check_masks,
+    check_results,
+    check_truth,
+    copy_results,
+    copy_truth,
+    find_mismatches,
+)
 from maskjet.tables import shown
 
 KINDS = ("bbox", "segm")
 """Kinds of average precision: that of boxes, and that of masks."""
 _FIELDS = {"bbox": "bbox", "segm": "segmentation"}
 METRICS = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")
-"""Fields of `Precision`, in the order of COCO's summary."""
+"""COCO's average precisions: over IoU thresholds 0.5, 0.55 .. 0.95, at two of them, and of things smaller than 32²
+pixels, of 32² to 96², and larger."""
 RECALLS = ("ar1", "ar10", "ar", "ar_small", "ar_medium", "ar_large")
-"""Average recalls, in the order of COCO's summary: with at most 1, 10 and 100 detections per image and class, and with
-100 for things by size."""
+"""COCO's average recalls: with at most 1, 10 and 100 detections per image and class, then by size with 100."""
 _QUANTILES = (0.025, 0.975)
 _MOST_RESAMPLES = 100_000  # the draws of 5,000 images then take 4 GB
 
 
 @dataclass(frozen=True)
 class Precision:
-    """One variant, one kind. Average precisions are 0..1, and None where the truth has nothing of that size."""
+    """One variant, one kind."""
 
     variant: str
     """The variant's name."""
     kind: str
     """One of `KINDS`."""
-    ap: float | None
-    """Average precision: the mean over classes and IoU thresholds 0.5, 0.55 .. 0.95."""
-    ap50: float | None
-    """AP at an IoU threshold of 0.5."""
-    ap75: float | None
-    """AP at an IoU threshold of 0.75."""
-    ap_small: float | None
-    """AP of things smaller than 32² pixels."""
-    ap_medium: float | None
-    """AP of things of 32² to 96² pixels."""
-    ap_large: float | None
-    """AP of things larger than 96² pixels."""
+    metrics: Mapping[str, float | None]
+    """Values of `METRICS` and `RECALLS`, 0..1, means over classes; None where the truth has nothing of that size."""
     deltas: Mapping[str, float | None]
     """Difference to the baseline (this variant minus the baseline) by metric."""
     delta_low: float | None
     """Lower end of the AP difference's 95 % interval; None for the baseline, and without resamples."""
     delta_high: float | None
     """Upper end of the AP difference's 95 % interval; None for the baseline, and without resamples."""
+
+    @property
+    def ap(self) -> float | None:
+        """Average precision."""
+        return self.metrics["ap"]
 
     @property
     def delta(self) -> float | None:
@@ -92,7 +94,7 @@ class PrecisionReport(measured.MeasuredReport):
         deltas = ("ΔAP", "95 % interval", "Δ50", "Δ75", "ΔS", "ΔM", "ΔL")
         rows: list[tuple[str, ...]] = [("variant", "kind", "AP", "50", "75", "S", "M", "L", *deltas)]
         for m in self.measurements:
-            scores = (shown(getattr(m, metric), 4) for metric in METRICS)
+            scores = (shown(m.metrics[metric], 4) for metric in METRICS)
             delta, *others = (_signed(m.deltas[metric]) for metric in METRICS)
             rows.append((m.variant, m.kind, *scores, delta, self._interval(m), *others))
         return rows
@@ -300,17 +302,16 @@ def _compare(
     scores: Mapping[str, Mapping[str, float | None]],
     samples: Mapping[str, NDArray[np.float64]],
 ) -> Precision:
-    own, others = ({metric: scores[name][metric] for metric in METRICS} for name in (variant, baseline))
     deltas = {
-        metric: None if score is None or (other := others[metric]) is None else score - other
-        for metric, score in own.items()
+        metric: None if score is None or (other := scores[baseline][metric]) is None else score - other
+        for metric, score in scores[variant].items()
     }
     low, high = None, None
     drawn = samples[variant] - samples[baseline]
     drawn = drawn[~np.isnan(drawn)]
     if variant != baseline and len(drawn):
         low, high = (float(bound) for bound in np.quantile(drawn, _QUANTILES))
-    return Precision(variant, kind, **own, deltas=deltas, delta_low=low, delta_high=high)
+    return Precision(variant, kind, scores[variant], deltas, low, high)
 
 
 def _count_draws(results: Mapping[str, Sequence[Entry]], resamples: int) -> int:

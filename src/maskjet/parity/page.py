@@ -265,7 +265,7 @@ def _tabulate_precision(report: PrecisionReport, dumps: tuple[Dump, Dump]) -> li
         one, other = (of_kind[dump.name] for dump in dumps)
         rows = []
         for metric, name in _METRICS.items():
-            scores = [shown(getattr(m, metric), 4).replace("-", "–") for m in (one, other)]
+            scores = [shown(m.metrics[metric], 4).replace("-", "–") for m in (one, other)]
             rows.append(Row(name, [*scores, _signed(other.deltas[metric])]))
         if other.delta_low is not None and other.delta_high is not None:
             chance = "may be chance" if other.is_noise else "hardly chance"
