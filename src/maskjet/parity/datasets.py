@@ -81,21 +81,19 @@ class DataSet(Images):
 
     def check_images(self) -> None:
         """Raise SourceError if images are missing or have another size than annotated; only their heads are decoded."""
-        missing, others = [], []
-        for image in self.truth()["images"]:
-            path = self._place.images / image["file_name"]
-            if not path.is_file():
-                missing.append(image["file_name"])
-            elif (size := _measure(path)) not in (None, (image["height"], image["width"])):
-                others.append(f"{image['file_name']!r} is {size[1]}×{size[0]}, not {image['width']}×{image['height']}")
-        folder, count = str(self._place.images), self.length
+        folder, missing = (
+            self._place.images,
+            [name for name in self._listed if not (self._place.images / name).is_file()],
+        )
         if missing:
-            named = shorten(missing)
-            raise SourceError(f"images must all be in {folder!r}, {len(missing)} of {count} are missing: {named}.")
-        if others:
-            raise SourceError(
-                f"images must have the annotated sizes, {len(others)} of {count} have not: {printable(others[0])}."
-            )
+            count = f"{len(missing)} of {self.length}"
+            raise SourceError(f"images must all be in {str(folder)!r}, {count} are missing: {shorten(missing)}.")
+        for name, image in zip(self._listed, self.truth()["images"], strict=True):
+            size, stated = _measure(folder / name), (image["height"], image["width"])
+            if size not in (None, stated):
+                raise SourceError(
+                    f"images must have the annotated (height, width), {str(folder / name)!r} has {size}, not {stated}."
+                )
 
     @cached_property
     def _place(self) -> _Place:
