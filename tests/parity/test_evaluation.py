@@ -304,7 +304,7 @@ def test_the_worst_images_are_those_with_the_most_lost_things(planned):
         for entry in find_all(truth)
         if entry["image_id"] != ids[2] and not (entry["image_id"] == ids[4] and entry["id"] % 2)
     ]
-    task = scoring.prepare(DataSet(folder), NAMES, {})
+    task = scoring.prepare(DataSet(folder), Model(truth, found, CLASSES), {})
     outcome = scoring.run(task, Model(truth, found, CLASSES))
     names = [image["file_name"] for image in truth["images"]]
     assert [worst.name for worst in outcome.worst] == [names[2], names[4]]

@@ -73,7 +73,7 @@ def val(
 
     everywhere, by_class = parse_thresholds(threshold)
     with load_configured(model, weights, config, threshold=everywhere, by_class=by_class) as loaded:
-        task = scoring.prepare(DataSet(data, split), loaded.spec.class_names, _parse_map(map))
+        task = scoring.prepare(DataSet(data, split), loaded, _parse_map(map))
         for note in task.notes:
             print_result(f"note: {note}")
         with progress("detecting", task.images.length) as advance:

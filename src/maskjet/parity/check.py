@@ -223,11 +223,11 @@ def check(
         kinds={kind: kinds[kind] for kind in KINDS},
         rounded_images=len(expected.found) - same_images - len(changed),
         rounded={kind: rounded[kind] for kind in KINDS},
-        worst=rank(expected.names, changed),
+        worst=rank_images(expected.names, changed),
     )
 
 
-def rank(names: Sequence[str], changed: Mapping[int, Sequence[Difference]]) -> list[ChangedImage]:
+def rank_images(names: Sequence[str], changed: Mapping[int, Sequence[Difference]]) -> list[ChangedImage]:
     """The ten images that differ most, of names and differences by position; the worst first."""
     worst = sorted(changed.items(), key=lambda entry: severity(entry[1]), reverse=True)[:_WORST]
     return [ChangedImage(n, names[n], found[:_NAMED], max(len(found) - _NAMED, 0)) for n, found in worst]

@@ -23,7 +23,7 @@ from maskjet.media.images import IMAGE_SUFFIXES, read_file, to_image
 from maskjet.media.pillow_images import stated_orientation
 from maskjet.parity.coco_files import check_truth, read_json
 from maskjet.parity.images import Images, open_from
-from maskjet.printing import printable
+from maskjet.printing import sanitise
 
 _ROBOFLOW = "_annotations.coco.json"
 _PREFIX = "instances_"  # of COCO's and CVAT's files in annotations/
@@ -128,7 +128,7 @@ class DataSet(Images):
 def shorten(names: Sequence[str]) -> str:
     """Names in a message, at most twenty of them."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return printable(", ".join(names[:_NAMED])) + more
+    return ", ".join(map(sanitise, names[:_NAMED])) + more or "none"
 
 
 def _find_splits(folder: Path) -> dict[str, _Place]:
@@ -152,15 +152,14 @@ def _find_splits(folder: Path) -> dict[str, _Place]:
 
 
 def _choose(splits: Mapping[str, _Place], split: str | None, folder: Path) -> _Place:
-    if split is not None:
-        if split not in splits:
-            raise InputError(f"split must be one of {str(folder)!r}, got {split!r}{suggest(split, splits)}")
-        return splits[split]
-    for beginning in ("", "val", "test"):
-        for name, place in splits.items():
-            if len(splits) == 1 or name.startswith(beginning or "\0"):
-                return place
-    raise InputError(f"split must be given for {str(folder)!r}, it has {shorten(list(splits))}.")
+    if split is None:
+        split = next((name for start in ("val", "test") for name in splits if name.startswith(start)), None)
+        if len(splits) > 1 and split is None:
+            raise InputError(f"split must be given for {str(folder)!r}, it has {shorten(list(splits))}.")
+        return splits[next(iter(splits)) if split is None else split]
+    if split not in splits:
+        raise InputError(f"split must be one of {str(folder)!r}, got {split!r}{suggest(split, splits)}")
+    return splits[split]
 
 
 def _yolo_splits(folder: Path) -> dict[str, _Place]:
@@ -200,17 +199,16 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 def _read_yolo(place: _Place) -> dict[str, Any]:
     """A YOLO data set as a COCO one: images numbered from 0 in the order of their names, categories as in labels."""
-    names = _read_yaml(place.annotations).get("names")
-    if isinstance(names, list):
-        names = dict(enumerate(names))
-    types = {(type(number), type(name)) for number, name in names.items()} if isinstance(names, dict) else set()
-    if not types or not types <= {(int, str), (int, int)}:
+    stated = _read_yaml(place.annotations).get("names")
+    names = dict(enumerate(stated)) if isinstance(stated, list) else stated if isinstance(stated, dict) else {}
+    if not names or any(type(number) is not int or type(name) not in (str, int) for number, name in names.items()):
         raise SourceError(f"{str(place.annotations)!r} must have a list as 'names', or names by number.")
     paths = sorted(p for folder in place.folders for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
     labels = [_label_of(path) for path in paths]
     total = sum(path.stat().st_size for path in labels if path.is_file())
     limits.check("json_bytes", total, f"labels of {str(place.annotations)!r} have", SourceError)
-    images, annotations = [], []
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
     for number, (path, label) in enumerate(zip(paths, labels, strict=True)):
         height, width = _measure(path) or (1, 1)  # one that can't be read is told when it is
         name = path.relative_to(place.images).as_posix()
@@ -260,26 +258,18 @@ def _read_labels(path: Path, names: Mapping[int, Any], size_hw: tuple[int, int])
 
 def _annotate(category: int, values: NDArray[np.float64], size_hw: tuple[int, int]) -> dict[str, Any]:
     """A COCO annotation of a line's numbers; without a segmentation if they are of a box."""
-    points = values.reshape(-1, 2) * size_hw[::-1]
+    points, shape = values.reshape(-1, 2) * size_hw[::-1], {}
     if len(values) == 4:
-        (middle, size), outline = points, None
-        low, high = middle - size / 2, middle + size / 2
-        area = float(math.prod(size))
+        (middle, size), area = points, float(math.prod(points[1]))
+        low = middle - size / 2
     else:
-        low, high, outline = points.min(axis=0), points.max(axis=0), [points.ravel().tolist()]
-        area = float(cv2.contourArea(points.astype(np.float32)))
-    shape = {} if outline is None else {"segmentation": outline}
-    return {
-        "category_id": category,
-        "bbox": [*low.tolist(), *(high - low).tolist()],
-        "area": area,
-        "iscrowd": 0,
-        **shape,
-    }
+        low, size = points.min(axis=0), np.ptp(points, axis=0)
+        area, shape = float(cv2.contourArea(points.astype(np.float32))), {"segmentation": [points.ravel().tolist()]}
+    return {"category_id": category, "bbox": [*low.tolist(), *size.tolist()], "area": area, "iscrowd": 0, **shape}
 
 
 def _measure(path: Path) -> tuple[int, int] | None:
     """(height, width) of an image file, upright; None if it states none."""
     data = read_file(path)
     size = stated_size_hw(data)
-    return size[::-1] if size is not None and stated_orientation(data) >= 5 else size  # type: ignore[return-value]
+    return (size[1], size[0]) if size is not None and stated_orientation(data) >= 5 else size

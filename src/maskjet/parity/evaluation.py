@@ -73,7 +73,7 @@ def evaluate(
         >>> report.measurements[0].metrics["ap50"] > 0.5
         True
     """
-    task = prepare(DataSet(Path(data), split), model.spec.class_names, class_map or {})
+    task = prepare(DataSet(Path(data), split), model, class_map or {})
     for note in task.notes:
         warnings.warn(note, stacklevel=2)
     outcome = run(task, model, on_progress)

@@ -120,7 +120,7 @@ def load_template(name: str, words: Callable[[Difference], str] | None = None) -
         lstrip_blocks=True,
         loader=jinja2.FunctionLoader(lambda name: (files("maskjet.parity") / name).read_text()),
     )
-    environment.filters |= {
+    filters: dict[str, Callable[..., Any]] = {
         "as_source": lambda data: f"data:image/webp;base64,{base64.b64encode(data).decode()}",
         "short": lambda text: sanitise(str(text)),
         "words": words or describe,
@@ -132,6 +132,7 @@ def load_template(name: str, words: Callable[[Difference], str] | None = None) -
         "share": show_share,
         "use": _describe_use,
     }
+    environment.filters |= filters
     return environment.get_template(name)
 
 

@@ -52,7 +52,7 @@ def find_worst(
     images: Images | None = None,
     kinds: Sequence[DifferenceKind] = KINDS,
 ) -> Iterator[Found]:
-    """Read the images that `rank` found to differ most between two dumps, and pair them with what differs.
+    """Read the images that `rank_images` found to differ most between two dumps, and pair them with what differs.
 
     The images must be given, except for generated streets.
 

@@ -16,7 +16,7 @@ from maskjet.errors import InputError, suggest
 from maskjet.machine import describe_machine
 from maskjet.model import Model
 from maskjet.parity import LOWEST
-from maskjet.parity.check import ChangedImage, rank
+from maskjet.parity.check import ChangedImage, rank_images
 from maskjet.parity.coco import METRICS, Scores, check_kinds, load_library, to_rle
 from maskjet.parity.coco_files import Entry
 from maskjet.parity.datasets import DataSet, shorten
@@ -114,12 +114,12 @@ class Outcome(NamedTuple):
     """The images with the most missed, wrong and confused things."""
 
 
-def prepare(images: DataSet, class_names: Mapping[int, str], class_map: Mapping[str, str]) -> Task:
+def prepare(images: DataSet, model: Model, class_map: Mapping[str, str]) -> Task:
     """Match a data set's classes with a model's, and check it, before the model runs; raises as `evaluate` does."""
     load_library()
     if not images.truth()["annotations"]:
         raise InputError(f"data must have annotations, {str(images.folder)!r} has none.")
-    truth, notes = _match_classes(images.truth(), class_names, class_map)
+    truth, notes = _match_classes(images.truth(), list(model.thresholds), class_map)
     _, lacking = check_kinds(truth, {"found": []})
     images.check_images()
     return Task(images, truth, [*notes, *lacking])
@@ -131,13 +131,14 @@ def run(task: Task, model: Model, on_progress: Callable[[], object] = lambda: No
     found = collect(model, task.images, LOWEST, on_progress)
     entries = found.to_annotations(truth)
     kinds, notes = check_kinds(truth, {found.name: entries})
-    limits = np.array([model.thresholds[names[entry["category_id"]]] for entry in entries], np.float32)
+    thresholds = {number: model.thresholds[name] for number, name in names.items()}
+    limits = np.array([thresholds[entry["category_id"]] for entry in entries], np.float32)
     is_above = np.array([entry["score"] for entry in entries], np.float32) > limits
     measurements: list[ClassScore] = []
     for kind in kinds:
         scores = Scores.of(truth, entries, kind)
         marks = scores.mark(len(entries))
-        measurements += _score_classes(scores, kind, truth, entries, marks, is_above, model.thresholds)
+        measurements += _score_classes(scores, kind, truth, entries, marks, is_above, thresholds)
     is_shown = is_above & (marks != 0)
     confused = [entry for entry, is_kept in zip(entries, is_shown, strict=True) if is_kept]
     if found.skipped:
@@ -156,16 +157,15 @@ def run(task: Task, model: Model, on_progress: Callable[[], object] = lambda: No
 
 
 def _match_classes(
-    truth: Entry, class_names: Mapping[int, str], class_map: Mapping[str, str]
+    truth: Entry, class_names: Sequence[str], class_map: Mapping[str, str]
 ) -> tuple[dict[str, Any], list[str]]:
     """The truth with the model's names; classes that the model lacks are left out, which a note tells."""
-    known = {name.casefold(): name for name in reversed(class_names.values())}
+    known = {name.casefold(): name for name in reversed(class_names)}
     titles = {category["id"]: str(category.get("name")) for category in truth["categories"]}
     for theirs, ours in class_map.items():
         if theirs not in titles.values():
-            raise InputError(
-                f"class_map must map classes of the data set, got {theirs!r}{suggest(theirs, titles.values())}"
-            )
+            end = suggest(theirs, titles.values())
+            raise InputError(f"class_map must map classes of the data set, got {theirs!r}{end}")
         if ours.casefold() not in known:
             raise InputError(f"class_map must map to classes of the model, got {ours!r}{suggest(ours, known.values())}")
     first: dict[str, int] = {}  # category by the model's class; several of the data set's may be mapped to one
@@ -176,22 +176,20 @@ def _match_classes(
     }
     counts = Counter(entry["category_id"] for entry in truth["annotations"])
     lost = [f"{title} ({counts[number]})" for number, title in titles.items() if counts[number] and number not in moved]
-    others = [name for name in class_names.values() if name not in first]
+    others = [name for name in class_names if name not in first]
     if not counts.keys() & moved.keys():
         raise InputError(
             f"data must have annotations of the model's classes, it has {shorten(lost)}; the model knows "
             f"{shorten(others)}. A mapping such as Car=car matches other names."
         )
-    notes = (
-        [f"left out, as the model has no such class: {shorten(lost)}; it also knows {shorten(others)}."] if lost else []
-    )
+    note = f"left out, as the model has no such class: {shorten(lost)}; it also knows {shorten(others)}."
     categories = [{"id": number, "name": name} for name, number in first.items()]
     annotations = [
         {**entry, "category_id": moved[entry["category_id"]]}
         for entry in truth["annotations"]
         if entry["category_id"] in moved
     ]
-    return {**truth, "categories": categories, "annotations": annotations}, notes
+    return {**truth, "categories": categories, "annotations": annotations}, [note] if lost else []
 
 
 def _score_classes(
@@ -201,7 +199,7 @@ def _score_classes(
     entries: Sequence[Entry],
     marks: NDArray[np.int8],
     is_above: NDArray[np.bool_],
-    thresholds: Mapping[str, float],
+    thresholds: Mapping[int, float],
 ) -> list[ClassScore]:
     """The scores of all classes together, then of each by category id."""
     names = {category["id"]: category["name"] for category in truth["categories"]}
@@ -209,15 +207,16 @@ def _score_classes(
     confidence = np.array([entry["score"] for entry in entries])
     counts = Counter(entry["category_id"] for entry in truth["annotations"] if not entry.get("iscrowd"))
     made = []
-    for number, position in ((None, None), *((number, position) for position, number in enumerate(sorted(names)))):
-        is_mine = (marks != 0) & (True if number is None else category == number)
-        things = counts.total() if number is None else counts[number]
-        mine, right = confidence[is_mine], marks[is_mine] > 0
-        common = {thresholds[name] for name in names.values()} if number is None else {thresholds[names[number]]}
+    ids = sorted(names)
+    for position, number in enumerate([None, *ids], -1):  # None for all
+        own = ids if number is None else [number]
+        is_mine = (marks != 0) & np.isin(category, own)
+        things, right = sum(counts[each] for each in own), marks[is_mine] > 0
+        common = {thresholds[each] for each in own}
         given = _rate(common.pop() if len(common) == 1 else None, right[is_above[is_mine]], things)
+        best, rank = _find_best(confidence[is_mine], right, things), None if number is None else position
         name = None if number is None else names[number]
-        best = _find_best(mine, right, things)
-        made.append(ClassScore(name, kind, things, scores.metrics(position), best, given, scores.curve(position)))
+        made.append(ClassScore(name, kind, things, scores.metrics(rank), best, given, scores.curve(rank)))
     return made
 
 
@@ -243,13 +242,12 @@ def _find_best(confidence: NDArray[np.float64], right: NDArray[np.bool_], things
 
 def _find_worst(truth: Entry, found: Dump, is_shown: NDArray[np.bool_]) -> tuple[Dump, Dump, list[ChangedImage]]:
     """The detections that are shown, the annotated things, and the images on which they differ most."""
-    known = {category["name"] for category in truth["categories"]}
+    names = {category["id"]: category["name"] for category in truth["categories"]}
     shown, start = [], 0
     for each in found.found:  # in the order of `Dump.to_annotations`
-        scored = each[np.isin(each.class_name, list(known))]
+        scored = each[np.isin(each.class_name, list(names.values()))]
         shown.append(scored[is_shown[start : start + len(scored)]])
         start += len(scored)
-    names = {category["id"]: category["name"] for category in truth["categories"]}
     by_image = defaultdict(list)
     for entry in truth["annotations"]:
         if not entry.get("iscrowd"):
@@ -262,12 +260,12 @@ def _find_worst(truth: Entry, found: Dump, is_shown: NDArray[np.bool_]) -> tuple
         differences = [difference for difference in compare(one, other)[1] if difference.kind in LOST]
         if differences:
             changed[number] = differences
-    worst = rank(found.names, changed)
-    for each in worst:
-        entries, size = placed[each.number], shown[each.number].image_size
-        if shown[each.number].rle is not None and all(entry.get("segmentation") for entry in entries):
-            rle = [to_rle(entry["segmentation"], size) for entry in entries]
-            things[each.number] = replace(things[each.number], rle=rle)
+    worst = rank_images(found.names, changed)
+    for number in (image.number for image in worst):
+        outlines = [entry.get("segmentation") for entry in placed[number]]
+        if shown[number].rle is not None and all(outlines):
+            rle = [to_rle(each, shown[number].image_size) for each in outlines]
+            things[number] = replace(things[number], rle=rle)
     return replace(found, found=shown), replace(found, found=things), worst
 
 
