@@ -2,6 +2,7 @@
 
 import copy
 import json
+import sys
 import warnings
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ import maskjet
 from maskjet import coco_rle
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
-from maskjet.errors import InputError
+from maskjet.errors import InputError, MissingDependencyError
 from maskjet.parity import closeups, scoring
 from maskjet.parity.coco import to_rle
 from maskjet.parity.curves import draw_curves
@@ -241,7 +242,7 @@ def test_classes_are_matched(planned):
     assert counts[0]["Car"] == counts[1]["Car"] + counts[1]["van"]
 
 
-def test_what_does_not_match_is_told_before_the_model_runs(planned):
+def test_what_is_wrong_is_told_before_the_model_runs(planned, monkeypatch):
     folder, truth, results = planned
     model = Model(truth, results, CLASSES)
     for wrong, message in (
@@ -257,6 +258,9 @@ def test_what_does_not_match_is_told_before_the_model_runs(planned):
         maskjet.evaluate(model, folder)
     (folder / "annotations.json").write_text(json.dumps({**truth, "annotations": []}))
     with pytest.raises(InputError, match=r"data must have annotations, '.*set' has none"):
+        maskjet.evaluate(model, folder)
+    monkeypatch.setitem(sys.modules, "hotcoco", None)
+    with pytest.raises(MissingDependencyError, match="COCO mAP needs hotcoco"):
         maskjet.evaluate(model, folder)
     assert model.calls == []
 
