@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 _COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("predict", "detect", "segment", "infer", "track"), "run"),
-    **dict.fromkeys(("val", "eval", "evaluate"), "parity coco"),
+    **dict.fromkeys(("eval", "evaluate", "validate"), "val"),
 }
 _OPTIONS: Mapping[str, str] = {
     **dict.fromkeys(("--conf", "--confidence", "--score-threshold"), "--threshold"),
