@@ -131,7 +131,8 @@ def main(
         for count in processes or (1, 2, 4):
             for name, source in trees.items():
                 command = ["maskjet", "serve", *chosen, "--devices", ",".join([device] * count), "--queue", "256"]
-                path = os.pathsep.join([str(Path(source).resolve()), *([text] if fake_ms is not None else [])])
+                before = [str(Path(source).resolve()), *([text] if fake_ms is not None else [])]
+                path = os.pathsep.join([*before, *filter(None, [os.environ.get("PYTHONPATH")])])
                 begun = time.monotonic()
                 with started(
                     name, command, path="/v1/predict", ready="/health/ready", variables={"PYTHONPATH": path}

@@ -148,7 +148,7 @@ def compare(
     Raises:
         SourceError: A dump is damaged, or of another variant or other images than expected.
         OutputError: The folder can't be written.
-        MissingDependencyError: faster-coco-eval is not installed.
+        MissingDependencyError: hotcoco is not installed.
     """
     reports, runs = [], {}
     for part in PARTS.values():

@@ -30,7 +30,7 @@ Detect = Callable[[Image], Detections]
 BASELINE = "torchvision"
 """The contender that others are compared with: unchanged torchvision, which ends with masks pasted on its device."""
 _ENCODED = "torchvision, masks as RLE"
-_CAPTURED: Mapping[str, Sequence[Rewrite[Any]]] = {
+_CAPTURED: Mapping[str, Sequence[Rewrite]] = {
     "captured": (),
     "captured, NMS of the first 1,000": (FOLD_NMS,),
     "captured, levels gathered": (GATHER_LEVELS,),
@@ -144,7 +144,7 @@ class Detectors(ExitStack):
             return lambda image: _as_detections(_detect(detector, image, self._device))
         return lambda image: _detect(detector, image, self._device)
 
-    def _rewrite(self, rewrites: Sequence[Rewrite[Any]]) -> Any:
+    def _rewrite(self, rewrites: Sequence[Rewrite]) -> Any:
         given = [to_float(self._images[0], self._device)]
         if self._captured is None:
             self._captured = capture(self._planted, given)

@@ -113,7 +113,7 @@ class Page:
             return self._run_python(snippet)
         printed = io.StringIO()
         for line in snippet.lines():
-            for command in line.split(" #")[0].split(";"):
+            for command in line.split(" # ")[0].split(";"):
                 self._run_command(shlex.split(command, comments=True), printed)
         assert self._code == 0 or "echo $?" in snippet.text, f"exit code {self._code}: {printed.getvalue()}"
         return printed.getvalue()
@@ -179,7 +179,7 @@ def check(snippet):
         compile(snippet.text, "snippet", "exec")
         return
     for line in snippet.lines():
-        for command in re.findall(r"\b(?:maskjet [a-z]|curl ).*", line.partition(" #")[0]):
+        for command in re.findall(r"\b(?:maskjet [a-z]|curl ).*", line.partition(" # ")[0]):
             words = shlex.split(command)
             (check_request if words[0] == "curl" else check_command)(words[1:])
 

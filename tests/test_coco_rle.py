@@ -74,28 +74,50 @@ def test_strings_round_trip_any_counts(counts):
 
 @settings(max_examples=40)
 @given(hypothesis_numpy.arrays(np.bool_, st.tuples(st.integers(1, 30), st.integers(1, 30))))
-def test_polygons_filled_give_the_mask_without_its_holes(mask):
+def test_polygons_give_the_mask_back_to_opencv_and_pycocotools(mask):
     (rle,) = coco_rle.encode(mask)
     filled = np.zeros(mask.shape, np.uint8)
-    outlines = coco_rle.polygons(rle)
-    for outline in outlines:
+    for outline in coco_rle.polygons(rle):
         assert outline.dtype == np.float32
         cv2.fillPoly(filled, [outline.astype(np.int32)], 1)
     outside = 1 - np.pad(mask, 1).astype(np.uint8)
     _, regions = cv2.connectedComponents(outside, connectivity=4)
     holes = (regions != regions[0, 0])[1:-1, 1:-1] & ~mask
     np.testing.assert_array_equal(filled > 0, mask | holes)
+    for how, expected in (("fill", mask | holes), ("cut", mask)):
+        lines = [line.ravel().tolist() for line in coco_rle.polygons(rle, holes=how, along="edges")]
+        found = pycoco_mask.merge(pycoco_mask.frPyObjects(lines, *mask.shape)) if lines else coco_rle.encode(mask)[0]
+        np.testing.assert_array_equal(pycoco_mask.decode(found), expected)
+    rings = coco_rle.polygons(rle, holes="keep", along="edges")
+    assert abs(sum(cv2.contourArea(ring, oriented=True) for ring in rings)) == mask.sum()
 
 
 def test_parts_within_holes_and_single_pixels_have_outlines():
     mask = np.zeros((20, 20), np.uint8)
     cv2.rectangle(mask, (2, 2), (17, 17), 1, 2)
     mask[9:11, 9:11] = 1
-    assert len(coco_rle.polygons(coco_rle.encode(mask)[0])) == 2
+    counts = {how: len(coco_rle.polygons(coco_rle.encode(mask)[0], holes=how)) for how in ("fill", "keep", "cut")}
+    assert counts == {"fill": 2, "keep": 3, "cut": 2}
     pixels = np.zeros((5, 6), bool)
     pixels[1, 4] = pixels[4, 0] = True
-    outlines = coco_rle.polygons(coco_rle.encode(pixels)[0])
-    assert sorted(outline.tolist() for outline in outlines) == [[[0, 4]], [[4, 1]]]
+    (rle,) = coco_rle.encode(pixels)
+    assert sorted(outline.tolist() for outline in coco_rle.polygons(rle)) == [[[0, 4]], [[4, 1]]]
+    for tolerance in (0, 0.5, 1e9):  # three points stay
+        edges = coco_rle.polygons(rle, tolerance=tolerance, along="edges")
+        assert min(map(cv2.contourArea, edges)) > 0
+
+
+def test_simplified_outlines_have_few_points_and_are_off_by_no_more_than_the_tolerance():
+    mask = np.zeros((300, 400), np.uint8)
+    cv2.ellipse(mask, (200, 150), (150, 90), 20, 0, 360, 1, -1)
+    cv2.circle(mask, (200, 150), 40, 0, -1)
+    (rle,) = coco_rle.encode(mask)
+    exact, ring = coco_rle.polygons(rle, holes="keep", along="edges")
+    (line,) = coco_rle.polygons(rle, tolerance=1.5, along="edges")
+    assert (len(exact) > 300, len(line) < 40) == (True, True)
+    assert max(abs(cv2.pointPolygonTest(line, point.tolist(), measureDist=True)) for point in exact) <= 1.5
+    (cut,) = coco_rle.polygons(rle, tolerance=1.5, holes="cut", along="edges")
+    assert cv2.contourArea(line) - cv2.contourArea(cut) == pytest.approx(cv2.contourArea(ring), rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +130,15 @@ def test_parts_within_holes_and_single_pixels_have_outlines():
         (lambda: coco_rle.area({"size": [2, 2], "counts": [-1, 5]}), r"counts must be run lengths .* got \[-1, 5\]"),
         (lambda: coco_rle.decode({"size": [-3, -4], "counts": [12]}), r"size must be \[H, W\] .* got \[-3, -4\]"),
         (lambda: coco_rle.area({"size": [4, 4], "counts": b"o"}), "counts must be a whole COCO RLE string, got b'o'"),
+        (
+            lambda: coco_rle.polygons({"size": [1, 1], "counts": b"1"}, tolerance=-1),
+            r"tolerance must be a number of .* got -1",
+        ),
+        (lambda: coco_rle.polygons({"size": [1, 1], "counts": b"1"}, tolerance=np.nan), "tolerance must be .* got nan"),
+        (
+            lambda: coco_rle.polygons({"size": [1, 1], "counts": b"1"}, holes="no"),
+            "holes must be one of fill, keep, cut",
+        ),
         (lambda: coco_rle.counts_to_string([3, -1]), r"counts must be run lengths in 0\.\.2\*\*32-1, got \[3, -1\]"),
     ],
 )

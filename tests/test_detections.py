@@ -219,6 +219,23 @@ def test_to_supervision():
     assert theirs.data["class_name"].tolist() == ["car", "bus", "7"]
     assert len(theirs[theirs.class_id == 2]) == 1
     assert theirs.tracker_id is None
+    assert found.to_supervision(masks=False).mask is None
+    with pytest.raises(InputError, match="masks must be 'dense', 'compact' or False, got True"):
+        found.to_supervision(masks=True)
+
+
+@pytest.mark.parametrize("size", [(48, 64), (300, 200)], ids=str)
+def test_compact_masks_of_supervision_have_all_pixels(size):
+    """Of masks that leave their detection's box, too, and of an empty one."""
+    found = some_detections(4, size=size)
+    found.rle[3] = coco_rle.encode(np.zeros(size, bool))[0]
+    found = replace(found, xyxy=found.xyxy / 2)
+    theirs, dense = found.to_supervision(masks="compact"), found.masks()
+    np.testing.assert_array_equal(theirs.mask.to_dense(), dense)
+    np.testing.assert_array_equal(theirs.mask.area, dense.sum((1, 2)))
+    np.testing.assert_array_equal(theirs[[2, 0]].mask.to_dense(), dense[[2, 0]])
+    assert Detections.from_supervision(theirs, size).as_dict() == found.as_dict()
+    assert len(found[:0].to_supervision(masks="compact").mask) == 0
 
 
 @pytest.mark.parametrize("found", [some_detections(3), tracked_detections(3), some_detections(0)], ids=len)
@@ -242,6 +259,15 @@ def test_boxes_alone_are_read_from_supervision():
         Detections.from_supervision(some_detections(1).to_supervision(), (9, 9))
     with pytest.raises(InputError, match=r"found must be supervision.Detections"):
         Detections.from_supervision({"xyxy": []}, (9, 9))
+    for ids in (
+        {"class_id": np.array([2**40])},
+        {"tracker_id": np.array([2**64 - 1], np.uint64)},
+        {"tracker_id": [1.5]},
+    ):
+        theirs = supervision.Detections(xyxy=np.array([[1.0, 2, 3, 4]]))
+        vars(theirs).update({name: np.array(values) for name, values in ids.items()})
+        with pytest.raises(InputError, match=r"found must be supervision.Detections"):
+            Detections.from_supervision(theirs, (9, 9))
 
 
 def test_tracks_are_in_every_conversion():

@@ -10,7 +10,22 @@ SOURCES = Path(__file__).parents[1] / "src"
 # From the ground up: a file imports from its own room and those before it. `media.sinks` is a room of its own.
 ROOMS = [
     *["version", "errors", "limits", "extras", "files", "tables", "printing", "process", "jit", "timing", "profiling"],
-    *["spec", "config", "calls", "devices", "coco_rle", "mask_pixels", "machine", "measured", "traffic", "ops"],
+    *[
+        "spec",
+        "config",
+        "label_options",
+        "calls",
+        "devices",
+        "outlines",
+        "coco_rle",
+        "mask_pixels",
+        "crops",
+        "exchange",
+        "machine",
+        "measured",
+        "traffic",
+        "ops",
+    ],
     *[
         "media",
         "drawing",

@@ -52,6 +52,18 @@ def test_implementations_detect_the_same(tiny):
     assert expected.rle == actual.rle
 
 
+def test_classes_get_names(tiny, tmp_path):
+    (path := tmp_path / "names.txt").write_text("frog\n\nnewt\n")
+    model = load(tiny, class_names=path, classes=["newt"])
+    assert model.spec.class_names == {0: "frog", 2: "newt"}
+    assert set(model.predict(image()).class_name) <= {"newt"}
+    assert load(tiny, class_names=["frog", "", "newt"], threshold={"frog": 0.7}).thresholds == {
+        "frog": 0.7,
+        "newt": 0.5,
+    }
+    assert pickle.loads(pickle.dumps(model)).spec == model.spec
+
+
 def test_a_list_gives_a_list_in_batches_of_any_sizes(tiny):
     model = load(tiny)
     images = [image(48, 80, seed=i) if i % 3 else image(5, 7, seed=i) for i in range(10)]
@@ -137,7 +149,7 @@ def test_a_model_of_a_module_says_how_to_send_it(again):
         ({"model": "demo", "weights": "x.pt"}, "model must be a named size when weights are given, got 'demo'"),
         ({"model": "rfdetr-seg-nan"}, r"got 'rfdetr-seg-nan'; did you mean 'rf-detr-seg-nano'\?$"),
         ({"treshold": 0.5}, r"load\(\) must be given options that it has, got 'treshold'; did you mean 'threshold'\?$"),
-        ({"fish": 1}, r"load\(\) must be given options that it has, got 'fish'; known: weights, threshold, classes"),
+        ({"fish": 1}, r"load\(\) must be given options that it has, got 'fish'; known: weights, class_names, thresh"),
         (
             {"engine": "grahp"},
             r"engine must be one of \('auto', 'graph', 'eager'\), got 'grahp'; did you mean 'graph'\?$",

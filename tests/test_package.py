@@ -132,7 +132,7 @@ def test_load_has_every_option_of_the_configuration():
     parameters = inspect.signature(maskjet.load).parameters
     options = {name: each for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY}
     hints, expected = typing.get_type_hints(maskjet.load), typing.get_type_hints(EngineConfig)
-    assert options.keys() - expected.keys() == {"weights", "threshold", "classes"}
+    assert options.keys() - expected.keys() == {"weights", "class_names", "threshold", "classes"}
     described = inspect.getdoc(maskjet.load)
     other = {
         "device": (str | int | torch.device, "auto"),  # the configuration has its name

@@ -8,7 +8,7 @@ import pytest
 
 from maskjet.errors import InputError
 from maskjet.printing import sanitise
-from maskjet.spec import BOUNDS, ModelSpec
+from maskjet.spec import BOUNDS, ModelSpec, name_classes
 from tests.networks.test_network import TINY
 
 ODD = (None, True, False, -1, 0, 1, 2, 7, 10**6, 10**30, 10**5000, 0.5, float("nan"), float("inf"), "", "7", "\ud800")
@@ -90,6 +90,26 @@ def test_names_from_a_file_are_printable():
     assert (spec.name, spec.class_names) == ("a\ufffd[2J\ufffd", {1: "b\ufffdc"})
     for text in ("person", "Ampel, rot", "日本語", "🙂‍↔️", ""):
         assert sanitise(text) == text
+
+
+def test_classes_are_named_by_id_in_order_or_in_a_file(tmp_path):
+    (path := tmp_path / "names.txt").write_bytes("\ufeffcar\r\n\r\n Bus, rot \n".encode())
+    for names in ({0: "car", 2: "Bus, rot"}, ["car", "", "Bus, rot"], path, str(path)):
+        assert name_classes(TINY, names).class_names == {0: "car", 2: "Bus, rot"}
+    many = [f"class {number}" for number in range(TINY.class_logits + 1)]
+    for names, message in (
+        (many, f"must be of ids below {TINY.class_logits}, tiny's, got {TINY.class_logits}"),
+        (7, "must be names by id, a list of names or a path, got 7"),
+        (["a", 7], "must map whole numbers to names, got 1: 7"),
+        (tmp_path / "none.txt", "must be a text file with a name per line, '.*none.txt' is not"),
+        (tmp_path, "must be a text file with a name per line"),
+    ):
+        with pytest.raises(InputError, match=f"^class_names {message}"):
+            name_classes(TINY, names)
+    for content in (b"\xff\xfe", b"a" * (2**22 + 1)):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="class_names must be a text file with a name per line"):
+            name_classes(TINY, path)
 
 
 def test_mutants_of_a_spec_are_built_or_refused():

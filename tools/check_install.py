@@ -42,6 +42,7 @@ COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
         r'a model of torchvision\'s needs torchvision: pip install "maskjet\[torchvision\]"',
     ),
     "bench": (("street.mp4", "--frames", "3"), ""),
+    "val": (("set", "--out", "scores"), r'COCO mAP needs hotcoco: pip install "maskjet\[coco\]"'),
     "export": (("demo", "--out", "demo.onnx"), r'maskjet export needs onnx-ir: pip install "maskjet\[onnx\]"'),
     "serve": (("--port", "0"), r'maskjet serve needs fastapi: pip install "maskjet\[serve\]"'),
     "job run": (("street.mp4", "--out", "results"), r'maskjet\.jobs needs pyarrow: pip install "maskjet\[jobs\]"'),
@@ -54,7 +55,7 @@ COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "parity dump (again)": (("b.npz", *STREETS, "--implementation", "reference"), ""),
     "parity check": (("a.npz", "b.npz", "--pictures", "worst"), ""),
     "parity gate": (("a.npz", "b.npz", "--max-unmatched", "1", "--report", "page.html"), ""),
-    "parity coco": (("a.npz", "b.npz"), r'COCO mAP needs faster-coco-eval: pip install "maskjet\[coco\]"'),
+    "parity coco": (("a.npz", "b.npz"), r'COCO mAP needs hotcoco: pip install "maskjet\[coco\]"'),
 }
 """Name, with a remark where a command is tried twice, to arguments and the error that a base install answers with."""
 # Packages that ask for their extras before they import their modules.

@@ -1,8 +1,8 @@
 """torchvision's Faster and Mask R-CNN as ATen graphs, and rewrites that keep their results.
 
 program = capture(model, images)
-FOLD_NMS.apply(program.module, expected=2 * len(images))
-PICK_LEVELS.apply(program.module, expected=2)  # 1 for Faster R-CNN, which pools once
+FOLD_NMS.apply(program.module)
+PICK_LEVELS.apply(program.module)
 detections = program.detect(images)
 """
 

@@ -9,9 +9,8 @@ Nodes that index with the result stay unchanged and are no part of the pattern.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch.fx import Graph, Node
@@ -65,21 +64,11 @@ def _nms_topk_fake(
     return boxes.new_empty(count, dtype=torch.int64)
 
 
-@dataclass(frozen=True)
-class _Cut:
-    """A matched NMS and slice."""
-
-    nms: Node
-    slice: Node
-    count: int
-    """Number of results that the slice takes."""
-
-
 def _anchors(graph: Graph) -> Iterator[Node]:
     return (node for node in graph.nodes if calls(node, BATCHED_NMS))
 
 
-def _match(nms: Node) -> _Cut | str:
+def _match(nms: Node) -> Callable[[], None] | str:
     given = arguments(nms)
     slices = [user for user in nms.users if calls(user, torch.ops.aten.slice.Tensor)]
     if len(slices) != 1:
@@ -98,7 +87,7 @@ def _match(nms: Node) -> _Cut | str:
         return f"the boxes are {dtype}, not torch.float32"
     if not 0 <= given["iou_threshold"] <= 1:
         return f"the threshold is {given['iou_threshold']}, not 0..1"
-    return _Cut(nms, slices[0], count)
+    return partial(_replace, nms, slices[0], count)
 
 
 def _is_size_below(user: Node, count: int) -> bool:
@@ -109,14 +98,15 @@ def _is_size_below(user: Node, count: int) -> bool:
     return all(use in checks or (calls(use, torch.sym_min) and set(use.args) == {count, user}) for use in user.users)
 
 
-def _replace(graph: Graph, match: _Cut) -> None:
-    with graph.inserting_before(match.nms):
-        folded = graph.call_function(torch.ops.maskjet.nms_topk.default, (*match.nms.args, match.count))
-    folded.meta.update(match.slice.meta)
-    for node in (match.slice, match.nms):
+def _replace(nms: Node, cut: Node, count: int) -> None:
+    graph = nms.graph
+    with graph.inserting_before(nms):
+        folded = graph.call_function(torch.ops.maskjet.nms_topk.default, (*nms.args, count))
+    folded.meta.update(cut.meta)
+    for node in (cut, nms):
         node.replace_all_uses_with(folded)
         graph.erase_node(node)
 
 
-FOLD: Rewrite[Any] = Rewrite("nms_topk", _anchors, _match, _replace)
+FOLD = Rewrite("nms_topk", _anchors, _match)
 """Rewrite that folds the slice into the NMS."""

@@ -11,8 +11,9 @@ A box without a level (from NaN coordinates) gets zeros in both, as in the patte
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -129,7 +130,7 @@ def _users(node: Node, *known: Node) -> list[Node]:
     return [user for user in node.users if user not in ignored]
 
 
-def _match(zeros: Node) -> _Loop | str:
+def _match(zeros: Node, replace: Callable[[Graph, _Loop], None]) -> Callable[[], None] | str:
     writes, levels = [zeros], list[_Level]()
     while (write := _next_write(writes[-1])) is not None:
         level = _match_level(write)
@@ -144,7 +145,7 @@ def _match(zeros: Node) -> _Loop | str:
     for one, other in pairwise(levels):
         if (one.levels, one.rois, one.options) != (other.levels, other.rois, other.options):
             return f"level {other.number} takes other boxes, other levels or another size than level {one.number}"
-    return _check_result(zeros, levels) or _Loop(tuple(levels), tuple(writes))
+    return _check_result(zeros, levels) or partial(replace, zeros.graph, _Loop(tuple(levels), tuple(writes)))
 
 
 def _check_result(zeros: Node, levels: Sequence[_Level]) -> str | None:
@@ -244,7 +245,7 @@ def _take_over(graph: Graph, old: Node, new: Node) -> None:
     old.replace_all_uses_with(new)
 
 
-GATHER: Rewrite[Any] = Rewrite("pooler_gather", _anchors, _match, _replace_by_gather)
+GATHER = Rewrite("pooler_gather", _anchors, partial(_match, replace=_replace_by_gather))
 """Rewrite that gathers the levels' pooled rows."""
-PICK: Rewrite[Any] = Rewrite("pooler_pick", _anchors, _match, _replace_by_pick)
+PICK = Rewrite("pooler_pick", _anchors, partial(_match, replace=_replace_by_pick))
 """Rewrite that picks each box's level within one operator."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from maskjet.drawing import draw
     from maskjet.media.frames import Frame
     from maskjet.model import Model, load
+    from maskjet.parity.evaluation import evaluate
     from maskjet.report import Report
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "draw",
+    "evaluate",
     "load",
     "ops",
     "rewrites",
@@ -63,6 +65,7 @@ _HOMES = {
     "Model": "model",
     "Report": "report",
     "draw": "drawing",
+    "evaluate": "parity.evaluation",
     "load": "model",
 }
 _MODULES = ("ops", "rewrites", "tracking", "traffic")

@@ -16,8 +16,9 @@ from maskjet.spec import ModelSpec, TwoStageSpec
 Threshold = float | Mapping[str, float]
 """One threshold for all classes, or one by class name; classes not named keep theirs."""
 
+WEAK = 0.1
+"""Confidence that detections for a tracker exceed, reported or not."""
 _NEVER = 2.0  # exceeded by no score
-_WEAK = 0.1  # confidence that detections for a tracker exceed, reported or not
 _MOST_KEPT = 16  # choices of single calls, so that a loop with one of them uploads it once
 
 
@@ -116,7 +117,7 @@ class Choices:
         Classes whose threshold is not the lowest have none: sorted by confidence, they would push out others.
         """
         if chosen not in self._with_weak:
-            low = chosen.thresholds.clamp(max=_WEAK).where(chosen.thresholds == chosen.lowest, chosen.thresholds)
+            low = chosen.thresholds.clamp(max=WEAK).where(chosen.thresholds == chosen.lowest, chosen.thresholds)
             self._with_weak[chosen] = Postprocessing(low, chosen.class_map, self.as_loaded.max_detections)
         return self._with_weak[chosen]
 

@@ -17,13 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import limits
 from maskjet.errors import InputError
 from maskjet.jit import compiled
+from maskjet.outlines import Along, Holes, trace
 
 RLE = Mapping[str, Any]
 Counts = NDArray[np.int64]
@@ -75,7 +75,7 @@ def encode(masks: NDArray[Any]) -> list[dict[str, Any]]:
         raise InputError(f"masks must be bool or uint8 [n, H, W] or [H, W], got {array.dtype} {list(array.shape)}.")
     planes = (array if array.ndim == 3 else array[None]).view(np.uint8)
     size = [int(side) for side in planes.shape[1:]]
-    return [{"size": size, "counts": counts_to_string(_runs(plane))} for plane in planes]
+    return [{"size": size, "counts": counts_to_string(count_runs(plane))} for plane in planes]
 
 
 def decode(rle: RLE) -> NDArray[np.bool_]:
@@ -169,23 +169,33 @@ def iou(rle: RLE, other: RLE) -> float:
     return shared / union if union else 1.0
 
 
-def polygons(rle: RLE) -> list[NDArray[np.float32]]:
+def polygons(
+    rle: RLE, *, tolerance: float = 0.0, holes: Holes = "fill", along: Along = "centers"
+) -> list[NDArray[np.float32]]:
     """The outlines of an RLE's connected parts.
 
-    One closed outline per 8-connected part, through the centres of its border pixels, in image coordinates. Polygons
-    can't express holes, so holes are dropped, but a part within a hole has its own outline. Drawn one after the other
-    with `cv2.fillPoly`, the outlines restore the mask with its holes filled; in a single call, OpenCV leaves out pixels
-    that two of them cover. Parts of one or two pixels have outlines of one or two points.
+    One closed outline per 8-connected part, in image coordinates; a part within a hole has its own. Through the centres
+    of border pixels, outlines restore the mask with its holes filled if they are drawn one after the other with
+    `cv2.fillPoly`; in a single call, OpenCV leaves out pixels that two of them cover. Parts of one or two pixels have
+    outlines of one or two points then. Along the pixels' edges, every outline has an area, and pycocotools restores the
+    mask from them, with holes cut open also these.
+
+    Args:
+        rle: The mask.
+        tolerance: By how many pixels an outline may be off, so that it has fewer points (Douglas-Peucker). Those of
+            small parts are less, so that three points stay.
+        holes: "fill" leaves them out; "keep" has their outlines behind their part's, the other way round; "cut" joins
+            them to it by a horizontal cut.
+        along: "centers" of border pixels, as OpenCV draws polygons; or pixels' "edges", as in COCO's data sets.
 
     Returns:
         float32 [k, 2] arrays of (x, y), none for an empty mask.
+
+    Raises:
+        InputError: The mask is malformed, or an argument is not as above.
     """
     left, top, crop = decode_crop(rle)
-    if crop.size == 0:
-        return []
-    outlines, hierarchy = cv2.findContours(crop, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE, offset=(left, top))
-    is_outer = hierarchy[0, :, 3] < 0
-    return [line[:, 0].astype(np.float32) for line, outer in zip(outlines, is_outer, strict=True) if outer]
+    return [line + np.array((left, top), np.float32) for line in trace(crop, tolerance, holes, along)]
 
 
 def read_counts(rle: RLE) -> tuple[Counts, tuple[int, int]]:
@@ -353,7 +363,7 @@ def _read_strings(
 
 
 @compiled("int64[::1](Array(uint8, 2, 'A', True))")
-def _runs(mask: NDArray[np.uint8]) -> Counts:
+def count_runs(mask: NDArray[np.uint8]) -> Counts:
     """Run lengths of a dense mask [H, W], column by column."""
     height, width = mask.shape
     counts = np.empty(height * width + 1, dtype=np.int64)

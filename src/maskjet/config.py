@@ -95,7 +95,7 @@ class EngineConfig:
         hints = typing.get_type_hints(type(self))
         for name in ("precision", "runtime", "engine", "resample", "resize", "letterbox_place", "decoder"):
             known = typing.get_args(hints[name])
-            _check_choice(name, getattr(self, name), known)
+            check_choice(name, getattr(self, name), known)
         self._check_implementation()
         self._check_input_size()
         if self.letterbox_color != "auto":
@@ -114,7 +114,7 @@ class EngineConfig:
             if step not in steps:
                 end = suggest(step, steps, lists=False)
                 raise InputError(f"implementation must name steps of {steps}, got {step!r}{end}")
-            _check_choice("implementation", name, known)
+            check_choice("implementation", name, known)
 
     def _check_input_size(self) -> None:
         size = self.input_size
@@ -201,7 +201,8 @@ def torch_dtype(precision: str) -> torch.dtype:
     return dtype
 
 
-def _check_choice(name: str, given: object, known: tuple[str, ...]) -> None:
+def check_choice(name: str, given: object, known: tuple[str, ...]) -> None:
+    """Raise InputError if a field's value is none of the known ones."""
     if given not in known:
         raise InputError(f"{name} must be one of {known}, got {given!r}{suggest(given, known, lists=False)}")
 

@@ -26,10 +26,11 @@ def check_fields(found: Any) -> None:
         "class_id": (np.int32, (count,)),
         "track_id": (np.int64, (count,)),
         "track_class_id": (np.int64, (count,)),
+        "filled": (np.bool_, (count,)),
     }
     for name, (dtype, shape) in expected.items():
         value = getattr(found, name)
-        if value is None and name.startswith("track"):
+        if value is None and name in ("track_id", "track_class_id", "filled"):
             continue
         if not isinstance(value, np.ndarray) or value.dtype != dtype or value.shape != shape:
             got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__

@@ -15,10 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import coco_rle, limits
+from maskjet.config import check_choice
+from maskjet.crops import Background, Shape, cut
 from maskjet.detection_fields import check_fields, pick_rows, to_floats, to_text, to_whole
 from maskjet.errors import InputError, suggest, translate_errors
+from maskjet.exchange import make_fiftyone
 from maskjet.extras import require
 from maskjet.mask_pixels import MaskPixels, check_mask_pixels, keep_pixels
+from maskjet.outlines import Along, Holes
 from maskjet.printing import printable
 
 if TYPE_CHECKING:
@@ -43,8 +47,10 @@ class DrawOptions(TypedDict, total=False):
     outlines: bool
     ids: bool
     trails: bool
+    label: str | None
     line_width: float | None
     color_by: Literal["class", "instance"]
+    palette: Mapping[str, str] | None
     mask_pixels: MaskPixels
 
 
@@ -80,6 +86,8 @@ class Detections:
     """int64 [n]: the same number for the same thing in all frames, -1 until it is confirmed; None without tracking."""
     track_class_id: NDArray[np.int64] | None = None
     """int64 [n]: class of each one's track, by vote; its `class_id` where it has no track; None without tracking."""
+    filled: NDArray[np.bool_] | None = None
+    """bool [n]: whether it was added by `maskjet.tracking.smooth`; None where nothing was."""
     _remembered: ClassVar[ImageReference | None] = None  # for `draw`; set on single instances by `remember`
 
     def __post_init__(self) -> None:
@@ -131,8 +139,7 @@ class Detections:
             confidence=self.confidence[picked],
             class_id=self.class_id[picked],
             rle=None if self.rle is None else [self.rle[i] for i in picked],
-            track_id=None if self.track_id is None else self.track_id[picked],
-            track_class_id=None if self.track_class_id is None else self.track_class_id[picked],
+            **{name: values[picked] for name, values in self._tracks().items()},
         )
 
     def with_tracks(self, track_id: NDArray[np.int64], track_class_id: NDArray[np.int64] | None = None) -> Detections:
@@ -205,31 +212,56 @@ class Detections:
             plane[:] = coco_rle.decode(rle)
         return dense
 
-    def polygons(self) -> list[list[NDArray[np.float32]]]:
-        """Outlines of each detection, float32 [k, 2] (x, y) in image coordinates; see `coco_rle.polygons` for holes.
+    def polygons(
+        self, *, tolerance: float = 0.0, holes: Holes = "fill", along: Along = "centers"
+    ) -> list[list[NDArray[np.float32]]]:
+        """Outlines of each detection's parts, float32 [k, 2] (x, y) in image coordinates; see `coco_rle.polygons`.
 
         Raises:
-            InputError: These detections have no masks.
+            InputError: These detections have no masks, or an argument is none that `coco_rle.polygons` takes.
         """
-        return [coco_rle.polygons(rle) for rle in self._masks_or_raise("polygons")]
+        masks = self._masks_or_raise("polygons")
+        return [coco_rle.polygons(rle, tolerance=tolerance, holes=holes, along=along) for rle in masks]
 
     def _masks_or_raise(self, method: str) -> list[dict[str, Any]]:
         if self.rle is None:
             raise InputError(f"{method}() needs masks, and a model without a mask head made these detections.")
         return self.rle
 
-    def to_supervision(self) -> supervision.Detections:
-        """Convert to `supervision.Detections`, with dense masks and the class names under data["class_name"].
+    def to_fiftyone(self) -> Any:
+        """Convert to `fiftyone.Detections`; ids of tracks become `index`.
+
+        FiftyOne stretches a mask over its box, so that boxes are the masks' own, which may leave the detector's. Those
+        have detections without masks, `dataclasses.replace(found, rle=None).to_fiftyone()`, and without a pixel.
+
+        Raises:
+            MissingDependencyError: fiftyone is not installed.
+        """
+        tracks = None if self.track_id is None else self.track_id.tolist()
+        return make_fiftyone(self.image_size, self.xyxy, self._names(), self.confidence.tolist(), self.rle, tracks)
+
+    def to_supervision(self, *, masks: Literal["dense", "compact", False] = "dense") -> supervision.Detections:
+        """Convert to `supervision.Detections`, with the class names under data["class_name"].
 
         Ids of tracks become `tracker_id`.
 
+        Args:
+            masks: "dense": masks as bool [n, H, W], which everything of supervision takes. "compact": a `CompactMask`
+                of the same pixels, with kilobytes instead of a byte per mask and pixel. False: boxes alone.
+
         Raises:
             MissingDependencyError: supervision is not installed.
+            InputError: masks is none of these, a mask is malformed, or dense ones are larger than `limits.masks_bytes`.
         """
+        if masks not in ("dense", "compact", False):
+            raise InputError(f"masks must be 'dense', 'compact' or False, got {masks!r}.")
         library = require("supervision", extra="supervision", purpose="to_supervision()")
+        mask = None
+        if masks and self.rle is not None:
+            mask = self.masks() if masks == "dense" else _to_compact(self.rle, self.image_size)
         found: supervision.Detections = library.Detections(
             xyxy=self.xyxy.copy(),
-            mask=None if self.rle is None else self.masks(),
+            mask=mask,
             confidence=self.confidence.copy(),
             class_id=self.class_id.astype(int),
             tracker_id=None if self.track_id is None else self.track_id.astype(int),
@@ -244,11 +276,12 @@ class Detections:
         A missing confidence is 1, a missing class 0.
 
         Raises:
-            InputError: found is something else, or its masks are of another size.
+            InputError: found is something else, its masks are of another size, or ids are no whole numbers, or huge.
         """
         with translate_errors(InputError, "found must be supervision.Detections"):
             count, ids = len(found), found.tracker_id
-            class_id = np.zeros(count, np.int32) if found.class_id is None else np.asarray(found.class_id, np.int32)
+            classes = [0] * count if found.class_id is None else found.class_id
+            class_id = np.array([to_whole("class_id", each) for each in classes], np.int32)
             score = np.ones(count, np.float32) if found.confidence is None else np.asarray(found.confidence, np.float32)
             names = map(str, found.data.get("class_name", ()))
             return cls(
@@ -256,9 +289,9 @@ class Detections:
                 xyxy=np.asarray(found.xyxy, np.float32),
                 confidence=score,
                 class_id=class_id,
-                rle=None if found.mask is None else coco_rle.encode(np.asarray(found.mask)),
+                rle=None if found.mask is None else [coco_rle.encode(mask)[0] for mask in found.mask],
                 class_names=dict(zip(class_id.tolist(), names, strict=False)),
-                track_id=None if ids is None else np.asarray(ids, np.int64),
+                track_id=None if ids is None else np.array([to_whole("tracker_id", each) for each in ids], np.int64),
             )
 
     def to_columns(self) -> dict[str, Any]:
@@ -266,15 +299,15 @@ class Detections:
 
         Returns:
             By name class_id, class_name, confidence, x1, y1, x2, y2 (pixels) and area (pixels, as `area`), with
-            tracking also track_id and track_class_id: arrays [n], the names a list.
+            tracking also track_id and track_class_id, after `smooth` filled: arrays [n], the names a list.
         """
         corners = dict(zip(("x1", "y1", "x2", "y2"), self.xyxy.T.copy(), strict=True))
         columns = {"class_id": self.class_id.copy(), "class_name": self._names(), "confidence": self.confidence.copy()}
         return {**columns, **corners, "area": self.area, **self._tracks()}
 
-    def _tracks(self) -> dict[str, NDArray[np.int64]]:
+    def _tracks(self) -> dict[str, NDArray[Any]]:
         """Copies of the fields of tracks, as far as they are there."""
-        fields = {"track_id": self.track_id, "track_class_id": self.track_class_id}
+        fields = {"track_id": self.track_id, "track_class_id": self.track_class_id, "filled": self.filled}
         return {name: values.copy() for name, values in fields.items() if values is not None}
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -411,6 +444,10 @@ class Detections:
             >>> found.draw().shape == image.shape
             True
         """
+        return _draw(self._pixels_of(image), self, style)
+
+    def _pixels_of(self, image: ImageLike | None) -> NDArray[np.uint8]:
+        """The image that is given, or that `predict` saw, checked to be the one of these detections."""
         from maskjet.media.images import to_image
 
         pixels = self._image() if image is None else to_image(image, "image")
@@ -424,7 +461,30 @@ class Detections:
             raise InputError(
                 f"image must be the one of these detections, {wanted_width}×{wanted_height}, got {width}×{height}."
             )
-        return _draw(pixels, self, style)
+        return pixels
+
+    def crops(
+        self, image: ImageLike | None = None, *, shape: Shape = "tight", background: Background = "keep"
+    ) -> list[NDArray[np.uint8]]:
+        """Cut each detection out of the image.
+
+        Args:
+            image: The image; see `draw`.
+            shape: "tight": the box, clamped to the image and rounded outwards to whole pixels, at least one. "square":
+                the square about it, moved into the image; where that is too small, black or transparent beside it.
+            background: "keep" all pixels; or make those outside the mask "transparent".
+
+        Returns:
+            uint8 [h, w, 3], RGB, or [h, w, 4], RGBA, for each detection.
+
+        Raises:
+            InputError: As in `draw`; a box is not finite; or pixels are to be transparent and there are no masks.
+        """
+        check_choice("shape", shape, get_args(Shape))
+        check_choice("background", background, get_args(Background))
+        check_finite(self)
+        masks = self._masks_or_raise("crops") if background == "transparent" else None
+        return list(cut(self._pixels_of(image), self.xyxy, masks, shape))
 
     def save(self, path: str | os.PathLike[str], image: ImageLike | None = None, **style: Unpack[DrawOptions]) -> None:
         """Write the image with the detections drawn in; or, to a .json, the JSON of `to_json`.
@@ -505,11 +565,13 @@ class Detections:
             has_rle = fields["has_masks"] and not any("polygons" in entry for entry in found)
             height, width = (to_whole("size", side, least=0) for side in fields["size"])
             class_id = [to_whole("class_id", entry["class_id"]) for entry in found]
-            tracks = {
+            tracks: dict[str, NDArray[Any]] = {
                 name: np.array([to_whole(name, entry[name]) for entry in found], np.int64)
                 for name in ("track_id", "track_class_id")
                 if found and name in found[0]
             }
+            if found and "filled" in found[0]:
+                tracks["filled"] = np.array([entry["filled"] for entry in found])
             return cls(
                 image_size=(height, width),
                 xyxy=to_floats("xyxy", [entry["xyxy"] for entry in found], (4,)),
@@ -580,6 +642,23 @@ def assemble(
     else:
         fields["_cut_rle"] = cut_rle
     return found
+
+
+def _to_compact(rles: Sequence[dict[str, Any]], size_hw: tuple[int, int]) -> Any:
+    """A `CompactMask` made of each mask's own tight box, as masks may leave their detection's box.
+
+    Its `from_coco_rle` makes the same one in Python's loops, which take 13 to 18 times as long, and longer than dense
+    masks (benchmarks.supervision_masks).
+    """
+    compact = require("supervision.detection.compact_mask", extra="supervision", purpose="to_supervision()").CompactMask
+    crops = [
+        (left, top, crop if crop.size else np.zeros((1, 1), np.uint8))
+        for left, top, crop in map(coco_rle.decode_crop, rles)
+    ]
+    counts = [coco_rle.count_runs(crop).astype(np.int32) for _, _, crop in crops]
+    sides = np.array([crop.shape for _, _, crop in crops], np.int32).reshape(-1, 2)
+    corners = np.array([corner for *corner, _ in crops], np.int32).reshape(-1, 2)
+    return compact(counts, sides, corners, size_hw)
 
 
 def _draw(image: NDArray[np.uint8], detections: Detections, style: DrawOptions) -> NDArray[np.uint8]:

@@ -20,7 +20,7 @@ mask_pixels = 2**28
 masks_bytes = 2**33
 """Most bytes of the dense masks of one image's detections together, one a pixel."""
 json_bytes = 2**31
-"""Most bytes of one COCO file; once parsed, it takes up to ten times as many."""
+"""Most bytes of one COCO file, or of all labels of a YOLO data set; once parsed, it takes up to ten times as many."""
 dump_bytes = 2**33
 """Most bytes of one parity dump in memory: its unpacked arrays, and Python's objects for its detections."""
 checkpoint_bytes = 2**33

@@ -33,12 +33,16 @@ def keep_pixels(
     rles: Sequence[RLE], xyxy: NDArray[np.float32], size_hw: tuple[int, int], mask_pixels: MaskPixels
 ) -> list[dict[str, Any]]:
     """Keep pixels of n masks of a (height, width); see `keep_in_runs`, which also names the errors."""
-    kept = keep_in_runs(to_runs(rles, size_hw), xyxy, mask_pixels)
-    height, width = map(int, size_hw)
+    return write_masks(keep_in_runs(to_runs(rles, size_hw), xyxy, mask_pixels))
+
+
+def write_masks(runs: Runs) -> list[dict[str, Any]]:
+    """The RLEs of masks of whose runs no two touch."""
+    height, width = map(int, runs.size_hw)
     strings = []
-    for first, end in pairwise(kept.firsts.tolist()):
+    for first, end in pairwise(runs.firsts.tolist()):
         string = np.empty(BYTES_PER_COUNT * (2 * (end - first) + 1), np.uint8)
-        strings.append(string[: write_runs(kept.spans[first:end], height * width, string)].tobytes())
+        strings.append(string[: write_runs(runs.spans[first:end], height * width, string)].tobytes())
     return [{"size": [height, width], "counts": string} for string in strings]
 
 

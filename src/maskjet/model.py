@@ -41,7 +41,7 @@ from maskjet.media.images import ImageLike, ImageReference, split_images, to_pix
 from maskjet.networks import Network, find_family, read_network
 from maskjet.ops.gpu import on_device
 from maskjet.report import Report, make_report
-from maskjet.spec import ModelSpec
+from maskjet.spec import ClassNames, ModelSpec, name_classes
 from maskjet.tracking import StreamTracking, Tracker, TrackerLike
 
 if TYPE_CHECKING:
@@ -275,8 +275,12 @@ class Model:
             finish=finish,
         )
 
-    def tracker(self) -> Tracker:
+    def tracker(self, threshold: Threshold | None = None, classes: Sequence[str] | None = None) -> Tracker:
         """A new tracker for detections of `predict`, frame by frame; of a lower threshold, it loses fewer things.
+
+        Args:
+            threshold: That of what is reported, as in `predict`: weaker ones begin no track.
+            classes: Names of the classes to report.
 
         Examples:
             >>> import maskjet
@@ -287,7 +291,7 @@ class Model:
             >>> len(set(found[0].track_id) & set(found[1].track_id)) > 2
             True
         """
-        return Tracker(threshold=self._choices.as_loaded.lowest)
+        return Tracker(threshold=self._choices.choose(threshold, classes, None).lowest)
 
     def decoding(self, streams: int = 1) -> Decoding:
         """Where the model's videos and JPEGs are decoded, for sources that are opened by hand: see `decoder` of `load`.
@@ -363,6 +367,7 @@ def load(
     model: str | os.PathLike[str] | torch.nn.Module,
     *,
     weights: str | os.PathLike[str] | None = None,
+    class_names: ClassNames | None = None,
     threshold: Threshold | None = None,
     classes: Sequence[str] | None = None,
     max_detections: int | None = None,
@@ -393,6 +398,8 @@ def load(
             takes class names, too.
         weights: Path of a named model's checkpoint: rfdetr's .pt or .pth, torchvision's state dict, or safetensors;
             fine-tuned ones bring their classes along.
+        class_names: Names of the classes, for weights that bring none: by id, as a list in the order of the ids from 0,
+            or as a text file's path with one per line. An empty name is none.
         threshold: A confidence must exceed it, 0..1; or one by class name. None is 0.5, or a torchvision
             detector's own. `predict` and `stream` take others for one call; so with `classes` and `max_detections`.
         classes: Names of the classes to report; None for all.
@@ -435,6 +442,8 @@ def load(
         chosen["max_detections"] = max_detections
     config = EngineConfig(**chosen)
     network = find_family(model).load(model, weights, config.input_size)
+    if class_names is not None:
+        network.spec = name_classes(network.spec, class_names)
     if max_detections is None:
         config = replace(config, max_detections=network.spec.max_detections)
     made = Model(network, config, threshold=threshold, classes=classes)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 import re
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, get_args
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
-from maskjet.errors import InputError
+from maskjet.errors import InputError, translate_errors
 from maskjet.printing import sanitise
 
 Resize = Literal["stretch", "letterbox"]
@@ -335,6 +337,35 @@ class TwoStageSpec:
         """(height, width) of the padded input that holds an image of this size at the top left."""
         height, width = (-(-side // self.divisor) * self.divisor for side in self.resized_hw(size_hw))
         return height, width
+
+
+AnySpec = TypeVar("AnySpec", ModelSpec, TwoStageSpec)
+ClassNames = Mapping[int, str] | Sequence[str] | str | os.PathLike[str]
+"""Names of classes by id, or in the order of the ids from 0; or a text file of UTF-8 with one per line."""
+_MOST_NAME_BYTES = 2**22  # of such a file
+
+
+def name_classes(spec: AnySpec, names: ClassNames) -> AnySpec:
+    """Give the classes of a network other names; an empty one is none, as for the gaps between COCO's ids.
+
+    Raises:
+        InputError: These are no such names, more than the network's classes, or a file that can't be read.
+    """
+    if isinstance(names, str | os.PathLike):
+        where = repr(os.fspath(names))
+        with translate_errors(InputError, f"class_names must be a text file with a name per line, {where} is not"):
+            with Path(names).open("rb") as file:
+                content = file.read(_MOST_NAME_BYTES + 1)
+            if len(content) > _MOST_NAME_BYTES:
+                raise ValueError(f"it has more than {_MOST_NAME_BYTES:,} bytes.")
+            names = [line.strip() for line in content.decode("utf-8-sig").split("\n")]
+    if not isinstance(names, Mapping | list | tuple):
+        raise InputError(f"class_names must be names by id, a list of names or a path, got {shown(names)}.")
+    by_id = _read_class_names(names if isinstance(names, Mapping) else dict(enumerate(names)))
+    named = {number: name for number, name in by_id.items() if name}
+    if max(named, default=0) >= spec.class_logits:
+        raise InputError(f"class_names must be of ids below {spec.class_logits}, {spec.name}'s, got {max(named)}.")
+    return replace(spec, class_names=named)
 
 
 # The 80 COCO classes by category id; the ids have gaps (COCO 2017, annotations' "categories").

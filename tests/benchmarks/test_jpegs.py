@@ -127,7 +127,7 @@ def test_without_a_gpu_all_is_noted(tmp_path):
 
 @pytest.mark.usefixtures("two_threads")
 def test_detections_are_paired_and_scored():
-    pytest.importorskip("faster_coco_eval")
+    pytest.importorskip("hotcoco")
     one, other = ((EngineConfig(device="cpu", resample=name), "cpu") for name in ("bilinear", "cv2"))
     streets = Traffic(3, (176, 312), 20_000_000)
     same = jpegs.compare_ways("demo", None, {"one": one, "again": one}, streets)

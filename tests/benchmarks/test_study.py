@@ -43,7 +43,7 @@ def test_each_question_is_answered_where_its_variants_can_run(folder):
     assert same["images"] == same["same_images"] == 3 > resampled["same_images"]
     assert same["measurements"][0]["matched"] == same["measurements"][0]["equal_strings"] > 10
     precision = {(m["variant"], m["kind"]): m for m in part["precision"]["measurements"]}
-    assert precision["fp32", "segm"]["ap"] > 0.2
+    assert precision["fp32", "segm"]["metrics"]["ap"] > 0.2
     assert precision["postprocess: reference", "segm"]["deltas"]["ap"] == 0
     assert abs(precision["preprocess: cv2 itself", "segm"]["deltas"]["ap"]) < 0.02
 

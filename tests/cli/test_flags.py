@@ -47,6 +47,7 @@ WRONG = [  # a command, its argument, and values that its options don't take
     ("run", "CLIP", "precision=fp8 engine=x depth=9 implementation=x resample=x max_detections=0 batch=0 model=dmo"),
     ("run", "CLIP", "mask_pixels=x"),
     ("bench", "CLIP", "frames=0 device=tpu precision=x model=dmo"),
+    ("val", "set", "map=x threshold=x device=tpu precision=x model=dmo"),
     ("info", "", "model=dmo"),
     ("traffic video", "v.mp4", "size=big frames=0 density=-1 seed=-1"),
     ("traffic coco", "set", "size=big images=0 annotations=x seed=-1"),

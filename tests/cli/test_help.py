@@ -49,7 +49,7 @@ def test_help_begins_with_the_options_that_most_people_use(capsys, monkeypatch):
     out = helped(capsys, monkeypatch, ("run",))
     panels = re.findall(r"^╭─ (.*?) ─+╮\n(.*?)^╰", out, re.MULTILINE | re.DOTALL)
     options = {title: re.findall(r"^│ (--[\w-]+)", text, re.MULTILINE) for title, text in panels}
-    names = "out show model weights threshold classes recursive json track draw device help"
+    names = "out show model weights class-names threshold classes recursive json track draw device help"
     assert options["Options"] == [f"--{name}" for name in names.split()]
     assert sum(map(len, options.values())) == sum(param.param_type_name == "option" for param in ALL["run",].params) + 1
 

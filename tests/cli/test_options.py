@@ -10,11 +10,12 @@ from typer.testing import CliRunner
 
 from maskjet.cli import drawing
 from maskjet.cli.choosing import parse_thresholds
-from maskjet.cli.options import with_config
+from maskjet.cli.options import make_label_options, with_config
 from maskjet.config import EngineConfig
 from maskjet.drawing import Cutout, DrawStyle, Redaction
 from maskjet.drawing.style import ColorBy
 from maskjet.errors import InputError
+from maskjet.label_options import LabelOptions
 from maskjet.mask_pixels import MaskPixels
 
 NOTHING = DrawStyle(**{name: False for name, (kind, *_) in drawing.FIELDS.items() if kind is bool})
@@ -65,8 +66,8 @@ def test_values_reach_the_field_in_its_type_and_others_keep_their_default(call, 
 
 
 def test_the_options_of_drawing_are_fields_of_what_they_make():
-    types = {"bool": bool, "float | None": float, "ColorBy": str, "MaskPixels": str}
-    of_style = {field.name: types[field.type] for field in fields(DrawStyle)}
+    types = {"bool": bool, "float | None": float}  # others are texts
+    of_style = {field.name: types.get(field.type, str) for field in fields(DrawStyle)}
     assert {name: kind for name, (kind, *_) in drawing.FIELDS.items()} == of_style
     assert typing.get_args(ColorBy) == drawing.COLOURS
     assert typing.get_args(MaskPixels) == drawing.MASK_PIXELS
@@ -84,6 +85,8 @@ def test_the_options_of_drawing_are_fields_of_what_they_make():
         ),
         ({"draw": "redact", "boxes": False, "mask_pixels": "box"}, Redaction()),
         ({"mask_pixels": "raw"}, DrawStyle(mask_pixels="raw")),
+        ({"palette": "car=ff8800, bus=white"}, DrawStyle(palette={"car": "ff8800", "bus": "white"})),
+        ({"draw": "redact", "label": "{name}"}, Redaction(on_top=replace(NOTHING, label="{name}"))),
         (
             {"draw": "cutout", "outlines": True, "line_width": 3.0},
             Cutout(on_top=replace(NOTHING, outlines=True, line_width=3.0)),
@@ -106,3 +109,12 @@ def test_options_of_drawing_make_a_style(given, expected):
 def test_what_is_no_threshold_is_told(texts, message):
     with pytest.raises(InputError, match=re.escape(message)):
         parse_thresholds(texts)
+
+
+def test_categories_are_ids_by_name():
+    given = dict.fromkeys([field.name for field in fields(LabelOptions)])
+    chosen = make_label_options({**given, "coco_categories": "car=3, a=b=6", "yolo_parts": "all"})
+    assert chosen == LabelOptions(coco_categories={"car": 3, "a=b": 6}, yolo_parts="all")
+    for text in ("car", "car=x", "=3", "car=3,"):
+        with pytest.raises(InputError, match=f"coco_categories must be ids by name, as in car=3,bus=6, got '{text}'"):
+            make_label_options({**given, "coco_categories": text})

@@ -82,7 +82,7 @@ def test_coco_takes_dumps_and_other_programs_results(parity, refused):
     assert code == 0
     rows = json.loads(Path("r.json").read_text())["measurements"]
     assert [row["variant"] for row in rows[:3]] == ["one", "less", "theirs"]
-    assert rows[0]["ap"] == rows[2]["ap"]
+    assert rows[0]["metrics"] == rows[2]["metrics"]
     assert "theirs" in out
     refused("coco theirs.json", "--coco-dir must name a data set")
     refused("coco one.npz one.npz", "results must have different names, got 'one' twice")

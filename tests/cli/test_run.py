@@ -279,7 +279,7 @@ def test_coco_results_are_numbered_as_the_streets_are(maskjet):
     assert maskjet(f"run set/images -o found.json --threshold 0.05 {TRAINED}")[0] == 0
     code, _, err = maskjet("parity coco found.json --coco-dir set --out report.json")
     assert code == 0, err
-    precisions = {m["kind"]: m["ap"] for m in json.loads(Path("report.json").read_text())["measurements"]}
+    precisions = {m["kind"]: m["metrics"]["ap"] for m in json.loads(Path("report.json").read_text())["measurements"]}
     assert precisions["bbox"] > 0.4
     assert precisions["segm"] > 0.4
 

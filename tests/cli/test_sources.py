@@ -284,7 +284,7 @@ def test_audio_and_confidences_are_a_choice(run):
         assert has_sound("a.mkv") == is_heard
     for flags, is_odd in (("", True), ("--yolo-confidence", False)):
         assert run(f"in/000000.jpg -o b.yolo --threshold 0.1 {TRAINED} {flags}")[0] == 0
-        lines = Path("b.yolo/000000.txt").read_text().splitlines()
+        lines = Path("b.yolo/labels/000000.txt").read_text().splitlines()
         assert lines
         assert {len(line.split()) % 2 == 1 for line in lines} == {is_odd}  # a class and points
 

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,10 @@ def made_up(name="a.mp4", first=0, count=5, *, with_masks=True):
 
 def table_of(segment, frames, rows="frame", **about):
     names = {str(class_id): name for class_id, name in NAMES.items()}
-    builder = TableBuilder(rows, class_names=names, segment=segment.as_dict(), **({"settings": SETTINGS} | about))
+    about = {"class_names": names, "segment": segment.as_dict(), "settings": SETTINGS} | about
+    if any(frame.weak is not None for frame in frames):
+        about |= {"with_weak": True, "track_threshold": 0.5}
+    builder = TableBuilder(rows, **about)
     for frame in frames:
         builder.add(frame)
     return builder.table()
@@ -98,10 +102,9 @@ def run_driver(source, out, make_workers):
 def assert_equal(frame, other):
     """Two `FoundFrame`s are equal bit for bit."""
     assert (frame.source, frame.index, frame.time_s) == (other.source, other.index, other.time_s)
-    assert frame.found.image_size == other.found.image_size
-    assert frame.found.rle == other.found.rle
     assert frame.found.class_name.tolist() == other.found.class_name.tolist()
-    for name in ("xyxy", "confidence", "class_id"):
-        one, another = getattr(frame.found, name), getattr(other.found, name)
-        assert one.dtype == another.dtype
-        np.testing.assert_array_equal(one, another)
+    for some, others in ((frame.found, other.found), (frame.weak, other.weak)):
+        for name in [] if some is None else [each.name for each in fields(some) if each.name != "class_names"]:
+            one, another = getattr(some, name), getattr(others, name)
+            assert getattr(one, "dtype", None) == getattr(another, "dtype", None)
+            np.testing.assert_array_equal(one, another)

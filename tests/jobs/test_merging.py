@@ -11,22 +11,25 @@ import pytest
 from pyarrow import parquet
 from pycocotools.coco import COCO
 
+import maskjet
+from maskjet import traffic
+from maskjet.detections import Detections
 from maskjet.errors import InputError, OutputError, SourceError
 from maskjet.jobs import merging
 from maskjet.jobs.merging import Merged, merge
 from maskjet.jobs.parts import Parts
-from maskjet.jobs.rows import FoundFrame
+from maskjet.jobs.rows import FoundFrame, read_frames
 from maskjet.jobs.segments import Segment, SourceFile
 from maskjet.media.frames import open_source
 from maskjet.media.sinks import open_sinks
 from tests.jobs.making import images, made_up, run_job, table_of, video, write_made_up
-from tests.test_detections import some_detections
+from tests.test_detections import NAMES, some_detections
 
 
-def run(model, source, *outs, **options):
+def run(model, source, *outs, track=False, **options):
     """What `maskjet run` does."""
     with open_sinks([str(out) for out in outs]) as sinks:
-        for frame, found in model.stream(open_source(source, **options)):
+        for frame, found in model.stream(open_source(source, **options), track=track):
             sinks.write(frame, found)
 
 
@@ -139,19 +142,74 @@ def test_images_of_missing_parts_are_counted_in_the_indices(tmp_path, outs):
 
 
 def test_what_cannot_be_merged_is_refused(tmp_path, outs):
-    with pytest.raises(InputError, match="coco or jsonl must be a path, got neither"):
+    with pytest.raises(InputError, match="coco, jsonl or parquet must be a path, got none"):
         merge(str(tmp_path))
-    with pytest.raises(InputError, match=r"coco and jsonl must be two files, got '.*x' for both"):
-        merge(str(tmp_path), coco=str(tmp_path / "x"), jsonl=str(tmp_path / "x"))
+    with pytest.raises(InputError, match=r"coco, jsonl and parquet must be files of their own, got '.*x' twice"):
+        merge(str(tmp_path), coco=str(tmp_path / "x"), parquet=str(tmp_path / "x"))
     with pytest.raises(SourceError, match=r"out must be a job's output, '.*segments\.jsonl' can't be read"):
         merge(str(tmp_path), **outs)
     write_made_up(tmp_path, [made_up()])
     with pytest.raises(OutputError, match=r"out must be writable, '/dev/null/m\.json' is not"):
         merge(str(tmp_path), jsonl=outs["jsonl"], coco="/dev/null/m.json")
+    with pytest.raises(InputError, match="track must be left out for a job without --track, whose parts lack the"):
+        merge(str(tmp_path), **outs, track=True)
     write_made_up(tmp_path, [made_up()], "detection")
     with pytest.raises(InputError, match='rows must be "frame" to merge, these parts have a row per detection'):
         merge(str(tmp_path), **outs)
     assert not list(tmp_path.glob("m.*"))
+
+
+def test_tracks_are_those_of_run(tmp_path, outs):
+    """Byte for byte, over the borders of segments."""
+    clip = tmp_path / "street.mp4"
+    traffic.write_video(clip, size_hw=(96, 160), frames=7, seed=8)
+    with maskjet.load("demo", device="cpu", input_size=(160, 160), threshold=0.7) as model:
+        run(model, clip, tmp_path / "run.jsonl", tmp_path / "run.json", track=True)
+        run_job(tmp_path / "out", [video(clip, 0, 3), video(clip, 3, 2), video(clip, 5)], model, track=True)
+    merged = merge(str(tmp_path / "out"), **outs, parquet=str(tmp_path / "m.parquet"))
+    for name in ("jsonl", "json"):
+        assert (tmp_path / f"m.{name}").read_bytes() == (tmp_path / f"run.{name}").read_bytes()
+    lines = lines_of(outs["jsonl"])
+    assert all(1 in [each["track_id"] for each in line["detections"]] for line in lines)
+    (batch,) = parquet.ParquetFile(tmp_path / "m.parquet").iter_batches()
+    rows = [each.found.as_dict() for each in read_frames(batch, {}) if each.weak is None]
+    assert rows == [Detections.from_dict(line).as_dict() for line in lines]
+    assert merge(str(tmp_path / "out"), jsonl=outs["jsonl"], track=False) == merged
+    for line in lines:
+        for each in line["detections"]:
+            del each["track_id"], each["track_class_id"]
+    assert lines_of(outs["jsonl"]) == lines
+
+
+def one_that_runs_off(name):
+    """A segment in which one thing stands, is only found weakly while it moves, and then stands elsewhere."""
+    segment, frames = made_up(name, count=10)
+    for index in range(10):
+        left, is_weak = 5 * max(index - 1, 0), 1 < index < 9
+        xyxy, class_id = np.array([[left, 9, left + 12, 30]], np.float32), np.zeros(1, np.int32)
+        found = Detections((48, 64), xyxy, np.float32([0.3 if is_weak else 0.9]), class_id, None, NAMES)
+        frames[index] = replace(frames[index], found=found[is_weak:], weak=found[: int(is_weak)])
+    return segment, frames
+
+
+def test_weak_detections_hold_tracks_together_in_each_video_and_images_have_none(tmp_path, outs):
+    segment, frames = made_up("a.png")
+    stills = replace(segment, is_video=False, count=None)
+    still = replace(frames[3], index=0, time_s=None, weak=some_detections(1))
+    write_made_up(tmp_path, [(stills, [still]), one_that_runs_off("a.mp4"), one_that_runs_off("b.mp4")])
+    merge(str(tmp_path), **outs, parquet=str(tmp_path / "m.parquet"))
+    first, *lines = lines_of(outs["jsonl"])
+    assert all("track_id" not in each for each in first["detections"])
+    ids = [[each["track_id"] for each in line["detections"]] for line in lines]
+    assert ids == [[1], [1], [], [], [], [], [], [], [], [1]] * 2
+    table = parquet.read_table(tmp_path / "m.parquet")
+    assert table.column("track_id").to_pylist() == [None, *ids]
+    assert table.column("source").to_pylist() == ["a.png"] + ["a.mp4"] * 10 + ["b.mp4"] * 10
+    images = json.loads(Path(outs["coco"]).read_text())["images"]
+    assert [(each["id"], each.get("video_id"), each.get("frame_id")) for each in images] == [
+        (0, None, None),
+        *((index, 1 + index // 11, (index - 1) % 10) for index in range(1, 21)),
+    ]
 
 
 @pytest.mark.parametrize("how", ["cut", "other columns", "too many masks", "other images", OSError, KeyboardInterrupt])
@@ -163,7 +221,7 @@ def test_what_breaks_off_names_its_part_and_leaves_the_file_that_was(tmp_path, o
     path = Path(Parts(str(tmp_path)).path_of(name))
     table = table_of(segment, frames)
 
-    def breaks(*_):
+    def breaks(*_, **__):
         yield FoundFrame("a.mp4", 0, None, some_detections(1))
         raise how(name)
 

@@ -171,7 +171,7 @@ def test_batches_are_always_the_same(model, pictures, taken, is_two_stage, monke
     sizes = [cv2.imread(name).shape for name, _ in taken]
     large, small = (96, 160, 3), (80, 96, 3)
     assert sizes == ([large] * 3 + [small] * 3 if is_two_stage else [large, small, small, large, small, large])
-    assert all(options == {"batch": 8, "whole_batches": True} for _, options in taken)
+    assert all(options == {"batch": 8, "whole_batches": True, "track": False} for _, options in taken)
 
 
 @pytest.mark.parametrize("batch", [1, 4])

@@ -20,7 +20,7 @@ from maskjet.errors import InputError
 from maskjet.jobs import rows as jobs_rows
 from maskjet.jobs.rows import FoundFrame, TableBuilder, escape, metadata, read_frames, schema, unescape
 from tests.jobs.making import assert_equal, made_up, table_of, write_made_up
-from tests.test_detections import NAMES, some_detections
+from tests.test_detections import NAMES, some_detections, tracked_detections
 
 
 def frames_of(table):
@@ -36,6 +36,24 @@ def test_frames_come_back(with_masks):
     assert table.column("n").to_pylist() == [0, 1, 2, 3, 0, 1, 2, 3, 0]
     assert table.column("rle").null_count == (0 if with_masks else 9)
     for start in range(9):
+        for frame, other in zip(frames[start:], frames_of(table.slice(start)), strict=True):
+            assert_equal(frame, other)
+
+
+def test_weak_detections_and_tracks_come_back():
+    segment, frames = made_up(count=5)
+    weak = [some_detections(3 - index % 3, with_masks=index > 2) for index in range(5)]
+    frames = [dataclasses.replace(frame, weak=each) for frame, each in zip(frames, weak, strict=True)]
+    frames[2] = dataclasses.replace(frames[2], found=tracked_detections(2))
+    about = {"class_names": NAMES, "segment": segment.as_dict(), "with_weak": True, "with_tracks": True}
+    builder = TableBuilder("frame", **about)
+    for frame in frames:
+        builder.add(frame)
+    table = builder.table()
+    table.validate(full=True)
+    assert metadata(table.schema)["detections"] == sum(table.column("n").to_pylist()) == 6
+    assert table.column("track_id").to_pylist() == [None, None, [-1, 0], None, None]
+    for start in range(5):
         for frame, other in zip(frames[start:], frames_of(table.slice(start)), strict=True):
             assert_equal(frame, other)
 
@@ -187,7 +205,9 @@ def test_the_page_has_every_column_in_order():
         return f"list of {shown(kind.value_type)}" if pa.types.is_list(kind) else types.get(str(kind), str(kind))
 
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|[^|]*\|$", page, re.MULTILINE)
-    expected = [(field.name, shown(field.type)) for kind in ("frame", "detection") for field in schema(kind)]
-    assert rows == expected
-    nullable = {field.name for kind in ("frame", "detection") for field in schema(kind) if field.nullable}
-    assert nullable == {"time_s", "rle"}
+    fields = [*schema("frame"), *schema("detection")]
+    for more in ({"with_weak": True}, {"with_tracks": True}):
+        fields += [field for field in schema("frame", **more) if field not in schema("frame")]
+    assert rows == [(field.name, shown(field.type)) for field in fields]
+    nullable = {field.name for field in fields if field.nullable}
+    assert nullable == {"time_s", "rle", "weak_rle", "track_id", "track_class_id"}

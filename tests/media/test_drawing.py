@@ -95,12 +95,53 @@ class TestStyle:
             *((name, [1, None, "yes"], "True or False, got (1|None|'yes')") for name in SWITCHES),
             ("line_width", [0, -1.0, math.nan, math.inf, True, "2"], "a number of pixels above 0, or None, got .*"),
             ("color_by", ["track", "Class", None, ["class"]], "'class' or 'instance', got .*"),
+            ("label", [7, "a\nb", "x" * 101, b"{name}"], "a text of at most 100 printable characters, got .*"),
+            ("palette", ["car", {1: "white"}], "colours by class name, or None, got .*"),
         ],
     )
     def test_wrong_choices(self, name, values, message):
         for value in values:
             with pytest.raises(InputError, match=rf"^{name} must be {message}\.$"):
                 DrawStyle(**{name: value})
+
+    @pytest.mark.parametrize(
+        "template",
+        [
+            *(
+                "{title}",
+                "{}",
+                "{0}",
+                "{name",
+                "name}",
+                "{name!r}",
+                "{name:9}",
+                "{name.upper}",
+                "{name[0]}",
+                "{confidence:d}",
+            ),
+            *("{confidence:999999999}", "{confidence:.99f}", "{confidence:{track}}", "{track:c}", "{{name}"),
+        ],
+    )
+    def test_templates_have_these_fields_only(self, template):
+        fields = r"\{name\}, \{confidence\}, \{track\}, \{class_id\}"
+        with pytest.raises(
+            InputError, match=rf"^label must have the fields {fields}, numbers .* got '.*'; braces .*\.$"
+        ):
+            DrawStyle(label=f"a {template} b")
+
+    def test_a_palette_colours_its_classes_alone(self):
+        found = some_detections(3, size=SIZE)
+        style = replace(PLAIN, boxes=True)
+        shown, expected = draw(BLACK, found, replace(style, palette={"bus": "ff8000"})), draw(BLACK, found, style)
+        ours = (shown == (255, 128, 0)).all(axis=-1)
+        assert ours.any()
+        np.testing.assert_array_equal(shown[~ours], expected[~ours])
+        with pytest.raises(InputError, match=r"palette must go with color_by='class', got 'instance'\."):
+            DrawStyle(palette={"bus": "white"}, color_by="instance")
+        with pytest.raises(
+            InputError, match=r"palette must have colours as RRGGBB or of black, .*, got 'red' for 'bus'"
+        ):
+            DrawStyle(palette={"bus": "red"})
 
     @pytest.mark.parametrize("name", SWITCHES)
     def test_each_switch_draws_something_of_its_own(self, name):
@@ -375,6 +416,9 @@ class TestLabels:
         assert right - left <= 0.22 * 1280
         assert arrange(boxes((0, 0, 9, 30), size=(240, 36), name="motorcycle"))[1][0].text == "0.90"
         assert arrange(boxes((0, 0, 9, 30), size=(240, 10), name="motorcycle"))[1] == []
+        (label,) = arrange(boxes((0, 0, 9, 9), name="motorcycle" * 4), DrawStyle(label="{confidence:.0%} {name}!"))[1]
+        assert label.text.startswith("90% motorcycle")
+        assert label.text.endswith("…!")
 
     def test_text_fits_into_its_plate(self):
         for size in ((176, 312), (720, 1280), (2160, 3840)):

@@ -39,6 +39,8 @@ def paint(painter, found, index=0, stream=0, source="a.mp4", time_s=0.0, counts=
         (DrawStyle(scores=False), ["car #7", "car"]),
         (replace(NOTHING, ids=True), ["#7"]),
         (DrawStyle(ids=False), ["car 0.50", "car 0.50"]),
+        (DrawStyle(label="{name} {confidence:.0%} #{track}"), ["car 50% #7", "car 50%"]),
+        (replace(NOTHING, label="{{{class_id:02d}}} é #{track:03d}"), ["{00} é #007", "{00} é"]),
     ],
 )
 def test_labels_have_ids_of_confirmed_tracks(style, texts):
@@ -47,7 +49,8 @@ def test_labels_have_ids_of_confirmed_tracks(style, texts):
     labels = arrange_labels(found, frames, style=style, measures=measure(SIZE, None))
     assert [label.text for label in labels] == texts
     assert (
-        draw(BLACK, found, style) != draw(BLACK, found, replace(style, labels=False, scores=False, ids=False))
+        draw(BLACK, found, style)
+        != draw(BLACK, found, replace(style, label=None, labels=False, scores=False, ids=False))
     ).any()
 
 

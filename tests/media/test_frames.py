@@ -20,6 +20,7 @@ from maskjet.media.frames import open_source
 from maskjet.media.images import read_image, to_image
 from maskjet.media.keyframes import cut_video, open_part
 from maskjet.media.orientation import read_orientation
+from maskjet.media.pillow_images import turn
 from tests.media.clips import (
     SOUND_RATE,
     close_to,
@@ -215,7 +216,7 @@ class TestVideos:
             rotation, format = 90 * turns, SimpleNamespace(name="yuv420p")
             side_data = property(lambda _: Type(1000))  # as PyAV makes one for each kind
 
-        upright = read_orientation(Picture()).apply(picture())
+        upright = turn(picture(), read_orientation(Picture()))
         np.testing.assert_array_equal(upright, np.rot90(picture(), turns))
 
     @pytest.mark.parametrize("suffix", ["mp4", "mkv", "mov"])

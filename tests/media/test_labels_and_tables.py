@@ -6,14 +6,18 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import yaml
+from pycocotools import mask as pycoco_mask
 
 from maskjet import coco_rle
 from maskjet.detections import Detections
+from maskjet.drawing import Redaction
 from maskjet.errors import InputError, OutputError
+from maskjet.label_options import LabelOptions
 from maskjet.media.expansion import expand_sources
-from maskjet.media.frames import Frame
+from maskjet.media.frames import Frame, ListSource
 from maskjet.media.sinks import CsvTable, YoloLabels, check_outputs, open_sinks
-from maskjet.media.sinks.outputs import unique_stems
+from maskjet.media.sinks.folder import unique_stems
 from tests.media.clips import picture, write_image, write_video
 from tests.media.outputs import frames, names, write
 from tests.test_detections import some_detections, tracked_detections
@@ -109,61 +113,127 @@ class TestCsv:
         assert read_csv("out.csv") == []
 
 
+def yolo_lines(path, size=(1, 1)):
+    """Class ids, and numbers as points in pixels of an image of (width, height)."""
+    rows = [row.split() for row in Path(path).read_text().splitlines()]
+    return [int(row[0]) for row in rows], [np.array(row[1:], float).reshape(-1, 2) * size for row in rows]
+
+
+def decoded(outline, shape):
+    """The mask of a polygon, as pycocotools reads it."""
+    return pycoco_mask.decode(pycoco_mask.frPyObjects([np.rint(outline).ravel().tolist()], *shape))[..., 0]
+
+
+EXACT = LabelOptions(polygon_tolerance=0)
+
+
 class TestYolo:
-    def test_outlines_give_the_masks_back(self):
+    def test_outlines_give_the_masks_and_their_boxes_back(self):
         masks = np.zeros((2, 60, 80), np.uint8)
         cv2.circle(masks[0], (30, 25), 14, 1, -1)
         cv2.rectangle(masks[1], (50, 5), (70, 50), 1, -1)
         image = Frame(3, None, np.zeros((60, 80, 3), np.uint8), "s", "images/a.b.png")
-        write(["l.yolo"], [image], detections_of(*masks, names={0: "car", 1: 'a "b"'}))
-        assert names("l.yolo") == ["a.b.txt", "names.yaml"]
-        assert Path("l.yolo/names.yaml").read_text() == 'names:\n  0: "car"\n  1: "a \\"b\\""\n'
-        rows = [row.split() for row in Path("l.yolo/a.b.txt").read_text().splitlines()]
-        assert [row[0] for row in rows] == ["0", "1"]
-        for mask, (_, *numbers) in zip(masks, rows, strict=True):
-            outline = np.array(numbers, float).reshape(-1, 2) * (80, 60)
-            shown = cv2.fillPoly(np.zeros_like(mask), [np.rint(outline).astype(int)], 1)
-            np.testing.assert_array_equal(shown, mask)
+        found = detections_of(*masks, names={0: "car", 2: 'a "b"'})
+        write(["l.yolo"], [image], found, label_options=EXACT)
+        write(["s.yolo"], [image], found)
+        assert names("l.yolo") == ["data.yaml", "labels"]
+        data = yaml.safe_load(Path("l.yolo/data.yaml").read_text())
+        assert data == {"train": "images", "val": "images", "names": {0: "car", 1: "1", 2: 'a "b"'}}
+        ids, lines = yolo_lines("l.yolo/labels/a.b.txt", (80, 60))
+        assert ids == [0, 1]
+        for mask, rle, line in zip(masks, found.rle, lines, strict=True):
+            np.testing.assert_array_equal(decoded(line, mask.shape), mask)
+            assert (*line.min(axis=0), *line.max(axis=0)) == pytest.approx(coco_rle.to_xyxy(rle), abs=1e-3)
+        _, simple = yolo_lines("s.yolo/labels/a.b.txt", (80, 60))
+        assert ([len(line) for line in simple] < [20, 5], len(lines[0]) > 40) == (True, True)
 
     def test_boxes_and_confidence(self):
         found = some_detections(2, size=(90, 120), with_masks=False)
-        with YoloLabels("made", with_confidence=True) as sink:
-            sink.write(next(frames(1, size=(90, 120))), found)
-        rows = np.loadtxt("made/clip_000000.txt")
+        write(["opened.yolo"], frames(1, size=(90, 120)), found, label_options=LabelOptions(yolo_confidence=True))
+        rows = np.loadtxt("opened.yolo/labels/clip_000000.txt")
         x1, y1, x2, y2 = found.xyxy.T
         expected = [found.class_id, (x1 + x2) / 240, (y1 + y2) / 180, (x2 - x1) / 120, (y2 - y1) / 90, found.confidence]
         np.testing.assert_allclose(rows, np.stack(expected, axis=1), rtol=1e-5)
-        write(["opened.yolo"], frames(1, size=(90, 120)), found, with_confidence=True)
-        assert Path("opened.yolo/clip_000000.txt").read_bytes() == Path("made/clip_000000.txt").read_bytes()
 
     @pytest.mark.parametrize("parts", ["largest", "all"])
     def test_a_line_is_one_part_and_no_mask_is_a_box(self, parts):
         largest, square, low = masks = np.zeros((3, 40, 60), np.uint8)
-        largest[38:, 2:58] = 1  # 112 pixels in four points, more than the square's 100, in a thinner outline
+        largest[38:, 2:58] = 1
         square[5:15, 5:15] = 1
-        low[2:6, 50:58] = 1
-        dot = np.zeros_like(low)
-        dot[3, 3] = 1
-        found = detections_of(masks.max(axis=0), dot, np.zeros_like(low))
-        write(["l.yolo"], frames(1, size=(40, 60)), found, yolo_parts=parts)
-        rows = [row.split() for row in Path("l.yolo/clip_000000.txt").read_text().splitlines()]
-        shown = [
-            cv2.fillPoly(
-                np.zeros_like(low), [np.rint(np.array(row[1:], float).reshape(-1, 2) * (60, 40)).astype(int)], 1
-            )
-            for row in rows[:-2]
-        ]
+        low[2, 50] = 1
+        found = detections_of(masks.max(axis=0), np.zeros_like(low))
+        options = LabelOptions(yolo_parts=parts, polygon_tolerance=3)
+        write(["l.yolo"], frames(1, size=(40, 60)), found, label_options=options)
+        ids, lines = yolo_lines("l.yolo/labels/clip_000000.txt", (60, 40))
         expected = masks if parts == "all" else masks[:1]
-        assert sorted(map(bytes, shown)) == sorted(map(bytes, expected))
-        assert {row[0] for row in rows[:-2]} == {"0"}
-        assert [row[1:] for row in rows[-2:]] == [["0", "0", "1", "0", "1", "1", "0", "1"]] * 2
+        assert ids == [0] * len(expected) + [1]
+        extents = [[*line.min(axis=0), *line.max(axis=0)] for line in lines]
+        boxes = [coco_rle.to_xyxy(rle) for rle in coco_rle.encode(expected)]
+        np.testing.assert_allclose(sorted(extents[:-1]), sorted(boxes), atol=1e-3)
+        np.testing.assert_allclose(extents[-1], [0, 0, 60, 40])
+
+    @pytest.mark.parametrize("how", ["copy", "link"])
+    def test_images_lie_where_a_trainer_looks_for_them(self, how):
+        for path in ("in/images/day1/1.png", "in/images/day2/1.png", "in/2.gif"):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            write_image(path, picture())
+        write_video("clip.mp4", frames=2)
+        options = LabelOptions(yolo_images=how)
+        for name in ("in", "clip.mp4"):
+            (unopened,) = expand_sources(name, recursive=True)
+            with check_outputs(["d.yolo"], [unopened], label_options=options).open_in_turn() as sinks:
+                sinks.begin(0, source := unopened.open())
+                for each in detect(source):
+                    sinks.write(*each)
+        found = [path.relative_to("d.yolo/images") for path in Path("d.yolo/images").rglob("*.*")]
+        assert sorted(map(str, found)) == [
+            *("2.jpg", "clip_000000.jpg", "clip_000001.jpg", "day1/1.png", "day2/1.png"),
+        ]
+        assert all(Path("d.yolo/labels", path).with_suffix(".txt").exists() for path in found)
+        assert Path("d.yolo/images/day1/1.png").read_bytes() == Path("in/images/day1/1.png").read_bytes()
+        assert Path("d.yolo/images/day1/1.png").is_symlink() == (how == "link")
+        (again,) = expand_sources("d.yolo", recursive=True)  # images that are there already stay
+        with check_outputs(["d.yolo"], [again], label_options=options).open_in_turn() as sinks:
+            sinks.begin(0, source := again.open())
+            for each in detect(source):
+                sinks.write(*each)
+        assert Path("d.yolo/images/day1/1.png").is_symlink() == (how == "link")
+        assert len(list(Path("d.yolo/images").rglob("*.*"))) == 5
+
+    def test_no_image_overwrites_that_of_another_source_or_shows_what_is_redacted(self):
+        for path in ("a.yolo/images/1.png", "other/1.png"):
+            Path(path).parent.mkdir(parents=True)
+            write_image(path, picture())
+        sources = [ListSource(["a.yolo/images/1.png", "other/1.png"], "s")]
+        options = LabelOptions(yolo_images="copy")
+        with check_outputs(["a.yolo"], sources, label_options=options).open() as sinks:
+            frame = Frame(0, None, picture(), "s", "other/1.png")
+            with pytest.raises(InputError, match=r"out must not be where the source is, '.*images/1.png' would be"):
+                sinks.write(frame, some_detections(1, size=frame.size_hw))
+        with pytest.raises(InputError, match=r"out must not show frames that are .*, 'b.yolo' has"):
+            check_outputs(["b.yolo"], sources, style=Redaction(), label_options=options)
 
     def test_nothing_found_is_an_empty_file_and_a_folder_may_end_in_a_slash(self):
         write(["l.yolo/"], frames(1), some_detections(0))
-        assert Path("l.yolo/clip_000000.txt").read_bytes() == b""
+        assert Path("l.yolo/labels/clip_000000.txt").read_bytes() == b""
         Path("f.yolo").touch()
         with pytest.raises(OutputError, match=r"'.*f\.yolo' is no folder"):
             open_sinks(["f.yolo"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"polygon_tolerance": -1}, "polygon_tolerance must be pixels, at least 0, got -1"),
+        ({"polygon_tolerance": np.nan}, "polygon_tolerance must be pixels, at least 0, got nan"),
+        ({"yolo_images": "move"}, r"yolo_images must be one of \('none', 'copy', 'link'\), got 'move'"),
+        ({"coco_categories": {"a": 1, "b": 1}}, "coco_categories must have a whole number of its own for each class"),
+        ({"coco_categories": {"a": True}}, "coco_categories must have a whole number"),
+    ],
+)
+def test_wrong_options_are_named(options, message):
+    with pytest.raises(InputError, match=message):
+        LabelOptions(**options)
 
 
 def detect(source):
@@ -189,9 +259,9 @@ class TestInTurn:
             *("all.csv", "out/in.mp4", "out/day1/cam.mp4", "out/day2/cam.mp4"),
             *("out/in_shown/day1/1.png", "out/in_shown/day2/1.png"),
             *(f"out/day{day}/cam_shown/cam_00000{index}.jpg" for day in (1, 2) for index in (0, 1)),
-            *("in.yolo/day1/1.txt", "in.yolo/day2/1.txt", "in.yolo/names.yaml"),
-            *(f"day{day}/cam.yolo/cam_00000{index}.txt" for day in (1, 2) for index in (0, 1)),
-            *(f"day{day}/cam.yolo/names.yaml" for day in (1, 2)),
+            *("in.yolo/labels/day1/1.txt", "in.yolo/labels/day2/1.txt", "in.yolo/data.yaml"),
+            *(f"day{day}/cam.yolo/labels/cam_00000{index}.txt" for day in (1, 2) for index in (0, 1)),
+            *(f"day{day}/cam.yolo/data.yaml" for day in (1, 2)),
         }
         assert (sinks.paths[0], len(sinks.paths)) == ("out/in.mp4", 10)
         assert len(read_csv("all.csv")) == 6

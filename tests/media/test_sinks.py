@@ -16,6 +16,7 @@ from maskjet import coco_rle
 from maskjet.detections import Detections
 from maskjet.drawing import draw
 from maskjet.errors import InputError
+from maskjet.label_options import LabelOptions
 from maskjet.media.frames import Frame, ListSource
 from maskjet.media.images import read_image
 from maskjet.media.sinks import AnnotatedVideo, check_outputs, open_sinks
@@ -53,6 +54,38 @@ def test_coco_json_is_a_data_set():
     for annotation, rle in zip(data_set.imgToAnns[1], some_detections(2).rle, strict=True):
         np.testing.assert_array_equal(data_set.annToMask(annotation), pycoco_mask.decode(rle))
         assert annotation["area"] == pycoco_mask.area(rle)
+
+
+def test_coco_polygons_and_categories_of_ones_own():
+    masks = np.zeros((2, 60, 80), np.uint8)
+    cv2.circle(masks[0], (20, 30), 15, 1, -1)
+    cv2.circle(masks[0], (20, 30), 5, 0, -1)
+    masks[0, 5:9, 60:70] = masks[1, 40:50, 50:75] = 1
+    boxes = np.float32([[5, 5, 70, 46], [50, 40, 75, 50]])
+    found = Detections(
+        (60, 80), boxes, np.float32([0.9, 0.8]), np.int32([0, 1]), coco_rle.encode(masks), {0: "car", 1: "bus"}
+    )
+    options = LabelOptions(coco_masks="polygons", polygon_holes="cut", polygon_tolerance=0, coco_categories={"car": 7})
+    write(["out.json", "out.segm.json"], frames(2, size=(60, 80)), found, label_options=options)
+    data_set = COCO("out.json")
+    assert data_set.dataset["categories"] == [{"name": "car", "id": 7}]
+    assert [len(data_set.imgToAnns[image]) for image in (0, 1)] == [1, 1]
+    (annotation,) = data_set.imgToAnns[0]
+    assert [len(line) >= 6 for line in annotation["segmentation"]] == [True, True]  # a polygon for each part
+    np.testing.assert_array_equal(data_set.annToMask(annotation), masks[0])
+    assert (annotation["area"], annotation["iscrowd"], annotation["bbox"]) == (masks[0].sum(), 0, [5, 5, 65, 41])
+    assert {each["category_id"] for each in read_json("out.segm.json")} == {7}
+    simple = LabelOptions(coco_masks="polygons", polygon_tolerance=2)
+    write(["simple.json"], frames(1, size=(60, 80)), found, label_options=simple)
+    simplified = COCO("simple.json")
+    assert simplified.getCatIds() == [1, 2]
+    shown = simplified.annToMask(simplified.imgToAnns[0][0])
+    filled = cv2.circle(masks[0].copy(), (20, 30), 5, 1, -1)
+    assert (shown & filled).sum() / (shown | filled).sum() > 0.9
+    with pytest.raises(
+        InputError, match=r"coco_categories must name classes of the model, got 'cra'; did you mean 'car'"
+    ):
+        write(["x.json"], frames(1), label_options=LabelOptions(coco_categories={"cra": 1}))
 
 
 def precision_of_medium(truth, results, kind):

@@ -153,7 +153,7 @@ def chosen(count, query):
         ),
         ({"mask_logits": torch.zeros(1, 4, 5, 5).double()}, r"mask_logits must be float32, .* got float64"),
         ({"mask_logits": torch.zeros(1, 4, 0, 5)}, r"of at least one logit per mask, got float32 \[1, 4, 0, 5\]"),
-        ({"mask_logits": np.zeros((1, 4, 5, 5))}, "mask_logits must be a tensor, got ndarray"),
+        ({"mask_logits": np.zeros((1, 4, 5, 5))}, "mask_logits must be .*, got ndarray"),
         ({"image_sizes": [(5, 5, 3)]}, r"image_sizes\[0\] must be \(height, width\)"),
         ({"image_sizes": [(2**17, 2**17)]}, r"image_sizes\[0\] must be .* 17,179,869,183 pixels"),
         ({"query": None}, "query must be a Selection or one integer tensor"),

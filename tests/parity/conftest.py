@@ -8,7 +8,7 @@ from maskjet.model import read_network
 @pytest.fixture(autouse=True)
 def _no_machine(monkeypatch):
     """Reports say where they were made: that takes longer than all else here."""
-    for module in ("check", "coco"):
+    for module in ("check", "coco", "scoring"):
         monkeypatch.setattr(f"maskjet.parity.{module}.describe_machine", lambda: None)
 
 

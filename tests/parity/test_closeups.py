@@ -22,7 +22,7 @@ def read(data):
 def draw(*faults):
     one, two = dump(), dump("two", list(faults))
     report = check(one, two)
-    return draw_close_ups(find_worst(report, one, two), len(report.worst))
+    return draw_close_ups(find_worst(report.worst, one, two), len(report.worst))
 
 
 def near(picture, colour):

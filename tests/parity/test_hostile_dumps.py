@@ -16,7 +16,7 @@ from maskjet.parity.gate import Limits, judge
 from maskjet.parity.images import streets_from
 from maskjet.parity.page import write_page
 from maskjet.parity.pair import compare
-from maskjet.parity.pictures import write_worst
+from maskjet.parity.pictures import find_worst
 from tests.parity.dumps import FAULTS, STREETS, detections, dump
 from tests.parity.hostile import STRANGE, archive, deep, flip, members, pack, replaced, unpack
 
@@ -265,13 +265,13 @@ def test_no_path_in_a_dump_is_opened(source, tmp_path):
     one, two = dump(images=images), dump("two", [FAULTS["dropped"]], images=images)
     report = check(one, two)
     with pytest.raises(InputError, match=r"--images must be given again: .* what a dump names is not opened"):
-        write_worst(tmp_path, report, one, two)
+        list(find_worst(report.worst, one, two))
     with pytest.raises(InputError, match="--images must be given again"):
         write_page(tmp_path / "page.html", report, [], (one, two))
-    assert len(write_worst(tmp_path, report, one, two, STREETS)) == 1  # given again
+    assert len(list(find_worst(report.worst, one, two, STREETS))) == 1  # given again
     one, two = dump(digests=["x"] * 4), dump("two", [FAULTS["dropped"]], digests=["x"] * 4)
     with pytest.raises(InputError, match="number 0, 'street 5', has other pixels"):
-        write_worst(tmp_path, check(one, two), one, two)
+        list(find_worst(check(one, two).worst, one, two))
 
 
 def test_numbers_that_are_none_are_not_paired():

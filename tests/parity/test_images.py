@@ -10,7 +10,8 @@ import pytest
 from maskjet import traffic
 from maskjet.errors import InputError, SourceError
 from maskjet.parity import images as images_module
-from maskjet.parity.images import CocoFolder, Files, Traffic, streets_from
+from maskjet.parity.datasets import DataSet
+from maskjet.parity.images import Files, Traffic, streets_from
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def test_they_can_be_had_again(kind, folder):
     images = {
         "traffic": Traffic(3, (96, 160), seed=4),
         "files": Files(str(folder / "images")),
-        "coco": CocoFolder(folder),
+        "coco": DataSet(folder),
     }[kind]
     everything = list(images.read())
     assert len(everything) == images.length == 3
@@ -56,7 +57,7 @@ def test_a_set_knows_what_is_on_it(folder):
     assert [one["id"] for one in truth["annotations"]] == list(range(1, len(truth["annotations"]) + 1))
     scenes = [traffic.sample(seed, size_hw=(96, 160)) for seed in (4, 5)]
     assert len(truth["annotations"]) == sum(len(scene.class_id) for scene in scenes) > 0
-    assert CocoFolder(folder).truth()["images"][1]["file_name"] == "000001.jpg"
+    assert DataSet(folder).truth()["images"][1]["file_name"] == "000001.jpg"
     assert Files(str(folder)).truth() is None
 
 
@@ -75,17 +76,19 @@ def test_processes_draw_the_same_streets_in_order(monkeypatch):
 def test_what_is_wrong_is_named(tmp_path, folder):
     with pytest.raises(InputError, match="count must be at least 1, got 0"):
         Traffic(0)
-    with pytest.raises(SourceError, match=r"coco_dir must have annotations.json with images/ or .*, .* neither"):
-        CocoFolder(tmp_path).truth()
+    with pytest.raises(
+        SourceError, match=r"data must be a folder with annotations.json, .* or data.yaml, .* has none of them"
+    ):
+        DataSet(tmp_path).truth()
     (folder / "annotations.json").write_text("[]")
     with pytest.raises(SourceError, match="must be a COCO data set, it lacks images"):
-        CocoFolder(folder).truth()
+        DataSet(folder).truth()
     (folder / "annotations.json").write_text('{"images": [{}], "annotations": [], "categories": []}')
     with pytest.raises(SourceError, match="must have a 'file_name' in each of its images"):
-        CocoFolder(folder).length  # noqa: B018
+        DataSet(folder).length  # noqa: B018
     (folder / "annotations.json").write_text("{")
     with pytest.raises(SourceError, match=r"annotations\.json' must be JSON: "):
-        CocoFolder(folder).truth()
+        DataSet(folder).truth()
     with pytest.raises(InputError, match="number must be one of the images, there is no number 3"):
         Files(str(folder / "images")).find(3, "3.jpg")
 

@@ -14,8 +14,9 @@ from maskjet.errors import InputError, SourceError
 from maskjet.parity import dump as dump_module
 from maskjet.parity import images as images_module
 from maskjet.parity.check import check
+from maskjet.parity.datasets import DataSet
 from maskjet.parity.dump import Dump, write_dump
-from maskjet.parity.images import CocoFolder, Files, Traffic
+from maskjet.parity.images import Files, Traffic
 from maskjet.parity.variants import DetectorVariant
 from tests.parity.dumps import BOXES, dump
 from tests.parity.hostile import flip
@@ -196,7 +197,7 @@ def test_nothing_that_can_be_read_is_no_dump(folder, network, tmp_path):
 def test_an_image_of_a_data_set_that_is_damaged_is_left_out_and_told(network, tmp_path):
     traffic.write_coco(folder := tmp_path / "set", images=3, size_hw=(32, 48))
     (folder / "images" / "000001.jpg").write_bytes(b"no image")
-    images = CocoFolder(folder)
+    images = DataSet(folder)
     assert [name for name, _ in images.read()] == ["000000.jpg", "000002.jpg"]
     found = write_dump(tmp_path / "one.npz", VARIANT, network, images)
     assert found.names == ["000000.jpg", "000002.jpg"]
@@ -226,4 +227,4 @@ def test_a_data_set_is_read_within_its_folder(tmp_path):
             f'{{"images": [{{"file_name": "{name}"}}], "annotations": [], "categories": []}}'
         )
         with pytest.raises(SourceError, match="must have images within its folder, got"):
-            list(CocoFolder(tmp_path / "set").read())
+            list(DataSet(tmp_path / "set").read())

@@ -46,7 +46,9 @@ def test_each_setting_can_be_given_or_says_where_it_is():
             with pytest.raises(InputError, match=f"^{each.name} (must be given|is no limit of Ray's proxy)"):
                 parse({each.name: default})
         else:
-            given = default or {"threads": 2, "batch": 2, "source": "a.mp4", "insecure": True}[each.name]
+            given = (
+                default or {"threads": 2, "batch": 2, "source": "a.mp4", "insecure": True, "label": "{name}"}[each.name]
+            )
             expected = (given,) if each.name == "source" else given
             assert getattr(parse({each.name: given})[0].settings, each.name) == expected
 

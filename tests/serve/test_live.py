@@ -22,6 +22,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from maskjet.errors import InputError, SourceError
 from maskjet.media.source import Opening
 from maskjet.serve import Settings, source_names, sources, subscribers
+from maskjet.tracking import Tracker
 from maskjet.traffic import Street
 from tests.media.test_hostile_images import png_of
 from tests.serve.client import BEARER, TOKEN, Held, encoded, problem_of, run, served, serving
@@ -116,19 +117,28 @@ async def test_frames_are_answered_in_order_and_with_options_as_predict_does(mod
 
 
 @run
-async def test_a_tracked_stream_has_the_same_detections_with_ids(model):
-    street, ids = Street(seed=7, size_hw=(240, 320)), []
+async def test_a_tracked_stream_has_the_same_detections_with_ids(model, monkeypatch):
+    street, ids, given, update = Street(seed=7, size_hw=(240, 320)), [], [], Tracker.update
+    monkeypatch.setattr(Tracker, "update", lambda self, found, now: given.append(found) or update(self, found, now))
+    some = {"threshold": 0.93, "max_detections": 2, "classes": ["car", "truck"]}
+    cases = [("", {}), ("&threshold=0.93&max_detections=2&classes=car,truck", some)]
     with serving({"demo": model}) as address:
-        async with open_stream(address, "?track=true&masks=none") as stream:
-            for number in range(4):
-                image = street.frame(number).image
-                await stream.send(encoded(image))
-                found = (await receive(stream))["result"]["detections"]
-                ids.append({each.pop("track_id") for each in found} - {-1})
-                assert all(each.pop("track_class_id") in range(5) for each in found)
-                assert [each["xyxy"] for each in found] == model.predict(image).xyxy.tolist()
+        for query, options in cases:
+            async with open_stream(address, f"?track=true&masks=none{query}") as stream:
+                for number in range(4):
+                    image = street.frame(number).image
+                    await stream.send(encoded(image))
+                    found = (await receive(stream))["result"]["detections"]
+                    ids.append({each.pop("track_id") for each in found} - {-1})
+                    assert all(each.pop("track_class_id") in range(5) for each in found)
+                    assert [each["xyxy"] for each in found] == model.predict(image, **options).xyxy.tolist()
+                    assert len(given[-1]) > len(found)  # weak ones hold tracks together
+        async with open_stream(address, "?track=true&threshold=car=0.6") as stream:
+            await stream.send(encoded(image))
+            found = (await receive(stream))["result"]["detections"]
+            assert len(found) == len(given[-1]) == len(model.predict(image, threshold={"car": 0.6}))
         answer = await asyncio.to_thread(httpx.post, f"http://{address}/v1/predict?track=true", content=encoded(image))
-    assert len(ids[0] & ids[-1]) >= 2
+    assert len(ids[0] & ids[3]) >= 2
     assert problem_of(answer)[0] == 400
 
 

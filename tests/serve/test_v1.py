@@ -12,7 +12,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from maskjet import Detections, traffic
-from maskjet.errors import DeviceError
+from maskjet.errors import DeviceError, InputError
+from maskjet.serve.settings import Settings
 from tests.serve.client import Held, asking, encoded, problem_of, run, served
 
 
@@ -81,6 +82,12 @@ async def test_a_picture_is_what_draw_draws(client, model, street):
     drawn = cv2.imdecode(np.frombuffer(png.content, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
     assert np.array_equal(drawn, model.predict(street).draw(street))
     assert jpeg.content.startswith(b"\xff\xd8")
+    with pytest.raises(InputError, match=r"label must have the fields .*, got '\{title\}'"):
+        Settings(label="{title}")
+    async with served({"demo": model}, label="{class_id}") as other:
+        png = await other.post("/v1/predict", content=encoded(street), headers={"Accept": "image/png"})
+    drawn = cv2.imdecode(np.frombuffer(png.content, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+    assert np.array_equal(drawn, model.predict(street).draw(street, label="{class_id}"))
 
 
 @run

@@ -201,6 +201,7 @@ def test_counters_are_read_from_texts():
         ("zone:1,2,3,4", "points must be at least three corners of a zone, got 2"),
         ("zone:1,2,3,4,5,6:share=2", r"share must be above 0 and at most 1, got 2\.0"),
         ("zone:1,2,3,4,5,1e9", "points must be"),
+        ("line:1,2,3,1e999", "points must be"),
         ("line:1,2,3,4:anchor=top", "anchor must be corners, center, bottom, got 'top'"),
         ("line:1,2,3,4:frames=0", "frames must be at least 1, got 0"),
     ],

@@ -7,7 +7,7 @@ import pytest
 
 from maskjet import coco_rle
 from maskjet.detections import Detections
-from maskjet.tracking.strips import count_inside, count_shared, cut_strips, join_strips
+from maskjet.tracking.strips import count_inside, count_shared, cut_strips, join_strips, move_mask
 
 SIZE = (19, 23)
 
@@ -86,3 +86,25 @@ def test_boxes_stand_for_masks_that_are_not_there():
     for i in (0, 1, 3):
         lines = strips.strips[strips.firsts[i] : strips.firsts[i + 1]]
         np.testing.assert_array_equal(lines, cut_strips(found(masks[i : i + 1])).strips)
+
+
+@pytest.mark.parametrize("target", [(5, 4, 12, 11), (-3, -2, 4, 5), (18, 15, 25, 22), (2, 3, 16, 10), (3, 2, 13.5, 9)])
+def test_a_mask_moves_and_grows_as_its_box_does(target):
+    """Each pixel is that of the mask whose middle is nearest, in the order of columns and then of strips."""
+    box, mask = (5, 4, 12, 11), np.zeros(SIZE, bool)
+    mask[4:11, 5:12] = np.random.default_rng(2).random((7, 7)) < 0.8
+    made = coco_rle.decode(move_mask(coco_rle.encode(mask)[0], np.array(box, float), np.array(target, float)))
+    (left, top, right, bottom), expected = target, np.zeros(SIZE, bool)
+    for y, x in np.ndindex(SIZE):
+        from_x, from_y = 5 + (x + 0.5 - left) * 7 / (right - left), 4 + (y + 0.5 - top) * 7 / (bottom - top)
+        if 5 <= from_x < 12 and 4 <= from_y < 11:
+            expected[y, x] = mask[int(from_y), int(from_x)]
+    assert expected.any()
+    assert np.count_nonzero(made != expected) <= (0 if right - left == 7 else 0.2 * expected.sum())
+
+
+def test_a_mask_that_leaves_the_image_is_empty(masks):
+    box, away = np.array([0.0, 0, 23, 19]), np.array([40.0, 0, 63, 19])
+    for rle in coco_rle.encode(masks):
+        assert coco_rle.area(move_mask(rle, box, away)) == 0
+        assert move_mask(rle, box, box) == rle

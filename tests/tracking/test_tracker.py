@@ -140,14 +140,17 @@ def test_frames_without_times_follow_each_other():
         assert a.track_id.tolist() == b.track_id.tolist()
 
 
-def test_numbers_that_are_none_harm_nothing():
+@pytest.mark.parametrize("confidence", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_none_harm_nothing(confidence):
     good = seen(moved(10), moved(60))
     bad = replace(
         good,
         xyxy=np.array([[np.nan, 0, np.inf, 5], good.xyxy[1]], np.float32),
-        confidence=np.array([np.nan, 0.9], np.float32),
+        confidence=np.array([confidence, 0.9], np.float32),
     )
-    assert track([good, bad, good])[1:] == [[-1, 2], [1, 2]]
+    ids = track([good, bad, bad, good])
+    assert [each[1] for each in ids] == [2] * 4
+    assert ids[3][0] in (1, 3)  # the box of infinite confidence is a thing, too
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 import rich.progress
-from faster_coco_eval import COCO, COCOeval_faster
 
 import maskjet
 from maskjet import coco_rle
 from maskjet.detections import Detections
 from maskjet.drawing import draw
 from maskjet.machine import describe_machine
+from maskjet.parity.coco import Scores
 from maskjet.traffic import CLASSES, MIN_PIXELS, Street, sample
 from maskjet.traffic.dataset import CATEGORIES, annotate
 
@@ -65,7 +65,7 @@ class Scenes:
             self.images.append(scene.image)
             entries.append({"id": image_id, "height": size_hw[0], "width": size_hw[1]})
             annotations += annotate(scene, image_id, len(annotations) + 1)
-        self.truth = COCO({"images": entries, "annotations": annotations, "categories": CATEGORIES})
+        self.truth = {"images": entries, "annotations": annotations, "categories": CATEGORIES}
 
 
 def evaluate(model, scenes, change=lambda image: image):
@@ -75,8 +75,7 @@ def evaluate(model, scenes, change=lambda image: image):
     numbers = {}
     for kind in KINDS:
         results = [entry for image_id, each in enumerate(found) for entry in each.to_coco(image_id, ids, kind=kind)]
-        loaded = scenes.truth.loadRes(results)
-        numbers[kind] = _summarise(COCOeval_faster(scenes.truth, loaded, kind, print_function=lambda *_: None))
+        numbers[kind] = _summarise(Scores.of(scenes.truth, results, kind))
     return numbers
 
 
@@ -84,17 +83,10 @@ KINDS = ("segm", "bbox")
 METRICS = ("AP", "AP50", "AP75", "small", "medium", "large")
 
 
-def _summarise(evaluation):
-    evaluation.evaluate()
-    evaluation.accumulate()
-    evaluation.summarize()
-    numbers = {name: round(float(value), 4) for name, value in zip(METRICS, evaluation.stats[:6], strict=True)}
-    precision = evaluation.eval["precision"][:, :, :, 0, -1]  # [IoU, recall, class]
-    for number, name in enumerate(CLASSES):
-        known = precision[:, :, number]
-        if (known > -1).any():  # or there is none of this class
-            numbers[name] = round(float(known[known > -1].mean()), 4)
-    return numbers
+def _summarise(scores):
+    numbers = dict(zip(METRICS, list(scores.metrics().values())[:6], strict=True))
+    numbers |= {name: scores.metrics(number)["ap"] for number, name in enumerate(CLASSES)}
+    return {name: round(value, 4) for name, value in numbers.items() if value is not None}  # or there is none
 
 
 def images_of_nothing(first_seed):

@@ -1,4 +1,4 @@
-"""The command line: maskjet run | job | info | bench | serve | export | traffic | parity."""
+"""The command line: maskjet run | job | info | bench | val | serve | export | traffic | parity."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from maskjet.cli import bench, export, info, run, serve
+from maskjet.cli import bench, export, info, run, serve, val
 from maskjet.cli.flags import add_command
 from maskjet.cli.job import job_app
 from maskjet.cli.parity import parity_app
@@ -31,6 +31,7 @@ app = typer.Typer(
 add_command(app, run.EPILOG)(run.run)
 add_command(app, info.EPILOG)(info.info)
 add_command(app, bench.EPILOG)(bench.bench)
+add_command(app, val.EPILOG)(val.val)
 add_command(app, serve.EPILOG)(serve.serve)
 add_command(app, export.EPILOG)(export.export)
 app.add_typer(job_app, name="job")

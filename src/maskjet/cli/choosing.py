@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from maskjet.cli.options import option
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
+from maskjet.spec import name_classes
 
 if TYPE_CHECKING:
     from maskjet.model import Model
@@ -20,6 +21,10 @@ ThresholdOption = Annotated[
         "Confidence that detections must exceed, 0 to 1; of one class as in car=0.6. May be repeated, or a list with "
         "commas. Not given: 0.5, or a torchvision model's own.",
     ),
+]
+ClassNamesOption = Annotated[
+    Path | None,
+    option("PATH", "A text file with the name of a class per line, from id 0 on, for weights that bring no names."),
 ]
 ClassesOption = Annotated[list[str] | None, option("NAME,NAME,…", "Report only these classes. May be repeated.")]
 
@@ -54,9 +59,12 @@ def load_model(
     *,
     threshold: float | None = None,
     classes: Sequence[str] | None = None,
+    class_names: Path | None = None,
 ) -> Model:
     """Load the model that a command's options name; raises as `maskjet.load`."""
     from maskjet.model import Model, read_network
 
     network = read_network(model, weights, config.input_size)
+    if class_names is not None:
+        network.spec = name_classes(network.spec, class_names)
     return Model(network, config, threshold=threshold, classes=split_list(classes) or None)

@@ -26,8 +26,15 @@ FIELDS: Mapping[str, tuple[type, str, str]] = {
     "outlines": (bool, "", "Whether the outlines of masks are drawn."),
     "ids": (bool, "", "Whether ids of tracks are written."),
     "trails": (bool, "", "Whether video shows the ways that tracks have come."),
+    "label": (
+        str,
+        "TEMPLATE",
+        "Text of labels in place of names, scores and ids, as '{name} {confidence:.0%} #{track}'; also {class_id}. A "
+        "word without a value, as #{track} without a track, is left out.",
+    ),
     "line_width": (float, "PIXELS", "Width of boxes and outlines; if not given, one that suits the image's size."),
     "color_by": (str, "|".join(COLOURS), "A hue per class, with a shade per instance; or a hue per instance."),
+    "palette": (str, "CLASS=COLOUR", "Colours of classes, as car=ff8800,bus=white; others have their hues."),
     "mask_pixels": (
         str,
         "|".join(MASK_PIXELS),
@@ -83,6 +90,8 @@ def make_style(given: Mapping[str, Any]) -> Style:
 
     values = {name: value for name, value in given.items() if value is not None}
     way, classes = _parse_draw(values.pop("draw", DRAWINGS[0]))
+    if "palette" in values:
+        values["palette"] = _parse_palette(values["palette"])
     for name, ways in GO_WITH.items():
         if name in values and way not in ways:
             raise InputError(f"{name} must go with --draw {' or '.join(ways)}, got {values[name]!r} with {way}.")
@@ -91,7 +100,7 @@ def make_style(given: Mapping[str, Any]) -> Style:
         return DrawStyle(**values)
     switches = [name for name, (kind, *_) in FIELDS.items() if kind is bool]
     on_top = None
-    if any(values.get(name) for name in switches):
+    if "label" in values or any(values.get(name) for name in switches):
         on_top = DrawStyle(**(dict.fromkeys(switches, False) | values))
     elif alone := next((name for name in values if name not in (*switches, "mask_pixels")), None):
         raise InputError(f"{alone} must go with something drawn on top, such as --outlines, with --draw {way}.")
@@ -112,21 +121,32 @@ def check_drawn(style: Style, outs: Sequence[str], *, shows: bool) -> None:
 
 
 def check_classes(style: Style, model: Model) -> None:
-    """Check that the classes that a style redacts or cuts out are found by a model.
+    """Check that the classes that a style redacts or cuts out are found by a model, and that it has those of a palette.
 
     Raises:
         InputError: One is unknown, or not reported.
     """
     from maskjet.drawing import DrawStyle
 
-    if isinstance(style, DrawStyle) or style.classes is None:
-        return
-    for name in style.classes:
-        if name not in model.spec.class_names.values():
-            known = [model.spec.class_names[class_id] for class_id in sorted(model.spec.class_names)]
-            raise InputError(f"draw must name classes of the model, got {name!r}{suggest(name, known)}")
+    known = [name for _, name in sorted(model.spec.class_names.items())]
+    drawn = style if isinstance(style, DrawStyle) else style.on_top
+    coloured = (drawn.palette if drawn else None) or ()
+    replaced = () if isinstance(style, DrawStyle) else style.classes or ()
+    for option, names in (("palette", coloured), ("draw", replaced)):
+        for name in names:
+            if name not in known:
+                raise InputError(f"{option} must name classes of the model, got {name!r}{suggest(name, known)}")
+    for name in replaced:
         if name not in model.thresholds:
             raise InputError(f"draw must name classes that --classes reports, got {name!r}: add it there.")
+
+
+def _parse_palette(text: str) -> dict[str, str]:
+    """The colours by class; those without a class are refused."""
+    pairs = [item.rpartition("=") for item in split_list([text])]
+    if not all(name for name, _, _ in pairs):
+        raise InputError(f"palette must have CLASS=COLOUR for each class, as car=ff8800, got {text!r}.")
+    return {name: colour for name, _, colour in pairs}
 
 
 def _parse_draw(text: str) -> tuple[str, Sequence[str] | None]:

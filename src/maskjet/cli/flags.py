@@ -13,6 +13,8 @@ import typer
 
 _OTHER_NAMES = {
     "size_hw": "size",
+    "class_map": "map",
+    "data": "coco_dir",
     "source": "images",
     "confidences": "confidence",
     "seconds": "segment_seconds",

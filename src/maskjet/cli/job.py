@@ -110,6 +110,14 @@ def job(
     threshold: ThresholdOption = None,
     classes: ClassesOption = None,
     rows: Annotated[str, option("frame|detection", "What a row of the results is.")] = "frame",
+    track: Annotated[
+        bool,
+        switch(
+            "--track",
+            "Write what tracking needs, weaker detections of videos in columns of their own; `maskjet job merge` then "
+            "gives things the same number in all frames of a video.",
+        ),
+    ] = False,
     recursive: Annotated[bool, switch("--recursive", "Search the sub-folders of folders.")] = False,
     every: Annotated[int, option("N", "Take one frame of a video in N.", panel=_PLAN_PANEL)] = 1,
     video_stream: Annotated[int | None, video_stream_option(_PLAN_PANEL)] = None,
@@ -176,6 +184,7 @@ def job(
         classes=tuple(split_list(classes)) or None,
         every=every,
         rows=rows,
+        track=track,
         config=config,
         jpeg_decoder=_jpeg_decoder(ray, devices, config),
     ).with_absolute_paths()
@@ -312,10 +321,21 @@ def merge(
         str | None, option("PATH", "A COCO data set to write, .json; or results, .segm.json or .bbox.json.")
     ] = None,
     jsonl: Annotated[str | None, option("PATH", "JSON lines to write, a frame in each.")] = None,
+    parquet: Annotated[
+        str | None, option("PATH", "A Parquet file to write, with a row per frame as in parts, and columns of tracks.")
+    ] = None,
+    track: Annotated[
+        bool | None,
+        switch(
+            "--track/--no-track",
+            "Give things the same number in all frames of a video, as `maskjet run --track`. Not given: if the job ran "
+            "with --track.",
+        ),
+    ] = None,
     incomplete: Annotated[bool, switch("--incomplete", "Merge the existing parts, though others are missing.")] = False,
 ) -> None:
-    """Write a job's results as one COCO data set, or as JSON lines."""
+    """Write a job's results as one COCO data set, JSON lines or Parquet file, with tracks."""
     from maskjet.jobs.merging import merge as write
 
-    merged = write(folder, coco=coco, jsonl=jsonl, incomplete=incomplete)
+    merged = write(folder, coco=coco, jsonl=jsonl, parquet=parquet, track=track, incomplete=incomplete)
     print_result(str(merged))

@@ -10,6 +10,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,6 +19,7 @@ import typer
 from maskjet.cli.flags import in_flags
 from maskjet.config import EngineConfig, parse_hw
 from maskjet.errors import InputError
+from maskjet.label_options import LabelOptions
 from maskjet.printing import printable
 from maskjet.spec import SPECS, TORCHVISION_NAMES
 
@@ -33,7 +35,13 @@ INPUT = ("input_size", "resize", "letterbox_color", "letterbox_place")
 """Fields of `EngineConfig` that say how frames become the network's input."""
 MODELS = ("demo", *SPECS, *TORCHVISION_NAMES)
 """Names that `--model` takes besides paths."""
-_METAVARS = {"input_size": "WIDTHxHEIGHT", "letterbox_color": "#RRGGBB"}  # of values that are no names
+_LABELS_PANEL = "What labels, data sets and crops hold"
+_METAVARS = {  # of values that are no names
+    "input_size": "WIDTHxHEIGHT",
+    "letterbox_color": "#RRGGBB",
+    "polygon_tolerance": "PIXELS",
+    "coco_categories": "NAME=ID",
+}
 _PANELS = {"device": None, **dict.fromkeys((*INPUT, "resample"), _INPUT_PANEL)}  # of options in no panel, or another
 _WIDEST = 24  # characters of a metavar; with a wider one little is left for the help
 
@@ -96,8 +104,25 @@ def with_config(*names: str) -> Callable[[Callable[..., None]], Callable[..., No
     Help, choices and type come from the field. An option that is not given leaves the choice to MASKJET_* variables and
     the field's default.
     """
-    options = {name: _option(name) for name in names}
+    options = {name: _option(EngineConfig, name, _PANELS.get(name, ENGINE_PANEL)) for name in names}
     return lambda command: with_options(command, "config", options, lambda given: EngineConfig.from_env(**given))
+
+
+def with_label_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one option per field of `LabelOptions`, in place of its parameter `label_options`."""
+    options = {field.name: _option(LabelOptions, field.name, _LABELS_PANEL) for field in fields(LabelOptions)}
+    return with_options(command, "label_options", options, make_label_options)
+
+
+def make_label_options(given: Mapping[str, Any]) -> LabelOptions:
+    """Make `LabelOptions` of options' values by name; None where one is not given."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if (text := given["coco_categories"]) is not None:
+        pairs = [pair.rpartition("=") for pair in text.split(",")]
+        if not all(name.strip() and number.strip().isdecimal() for name, _, number in pairs):
+            raise InputError(f"coco_categories must be ids by name, as in car=3,bus=6, got {text!r}.")
+        chosen["coco_categories"] = {name.strip(): int(number) for name, _, number in pairs}
+    return LabelOptions(**chosen)
 
 
 def with_options(
@@ -121,12 +146,11 @@ def with_options(
     return run
 
 
-def _option(name: str) -> inspect.Parameter:
-    """The option of a field of `EngineConfig`."""
-    kind, text = typing.get_args(typing.get_type_hints(EngineConfig, include_extras=True)[name])
-    panel = _PANELS.get(name, ENGINE_PANEL)
-    if kind in (bool, bool | None, int):
-        return optional(name, kind, "N", text, panel)
+def _option(config: type, name: str, panel: str | None) -> inspect.Parameter:
+    """The option of an annotated field of `EngineConfig` or `LabelOptions`."""
+    kind, text = typing.get_args(typing.get_type_hints(config, include_extras=True)[name])
+    if kind in (bool, bool | None, int, float):
+        return optional(name, kind, _METAVARS.get(name, "N"), text, panel)
     choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
     metavar = "|".join(choices) or _METAVARS.get(name, "NAME")
     if len(metavar) > _WIDEST:

@@ -66,9 +66,7 @@ _EXIT_BROKEN = 1
 ImagesOption = Annotated[str | None, option("SOURCE", "Image, folder, glob or video; if not given, drawn streets.")]
 CocoDirOption = Annotated[
     Path | None,
-    option(
-        "FOLDER", "A COCO data set: annotations/instances_val2017.json and val2017/, or the output of traffic coco."
-    ),
+    option("FOLDER", "A data set with annotations, as maskjet val takes it."),
 ]
 _AgainOption = Annotated[str | None, option("SOURCE", "The dumps' images, for pictures; drawn streets need none.")]
 CountOption = Annotated[int, option("N", "Number of drawn streets.")]
@@ -137,8 +135,9 @@ def parity_check(
     A difference is a result, not an error.
     """
     from maskjet.parity import check
+    from maskjet.parity.closeups import write_overviews
     from maskjet.parity.dump import Dump
-    from maskjet.parity.pictures import write_worst
+    from maskjet.parity.pictures import find_worst
 
     if len(actual) > 1 and (out or pictures):
         raise InputError("--out and --pictures take one dump to compare with; call it once for each.")
@@ -154,7 +153,7 @@ def parity_check(
         print_result(report, to_stdout=True)
         _warn(report.notes)
     if pictures is not None:
-        written = write_worst(pictures, reports[0], first, others[0], shown)
+        written = write_overviews(pictures, find_worst(reports[0].worst, first, others[0], shown))
         print_result(f"wrote {len(written)} pictures to {pictures}")
 
 
@@ -174,9 +173,8 @@ def parity_coco(
     Average precision for all IoUs, 0.5 and 0.75, and for small, medium and large things; the differences, with
     bootstrap intervals.
     """
-    from maskjet.parity.coco_files import read_results_file
+    from maskjet.parity.coco_files import compare_names, read_results_file
     from maskjet.parity.dump import Dump
-    from maskjet.parity.numbering import compare_names
 
     dumps = {path: Dump.load(path) for path in results if path.suffix != ".json"}
     truth = _find_truth(coco_dir, list(dumps.values()))
@@ -248,12 +246,13 @@ def parity_gate(
 
 def choose_images(source: str | None, coco_dir: Path | None, count: int, size: str, seed: int) -> Images:
     """The images that a command's options name."""
-    from maskjet.parity.images import CocoFolder, Files, Traffic
+    from maskjet.parity.datasets import DataSet
+    from maskjet.parity.images import Files, Traffic
 
     if source is not None and coco_dir is not None:
         raise InputError("--images and --coco-dir must not both be given.")
     if coco_dir is not None:
-        return CocoFolder(coco_dir)
+        return DataSet(coco_dir)
     if source is not None:
         return Files(source)
     return Traffic(count, parse_size(size), seed)
@@ -261,10 +260,11 @@ def choose_images(source: str | None, coco_dir: Path | None, count: int, size: s
 
 def _find_truth(coco_dir: Path | None, dumps: Sequence[Dump]) -> Any:
     """The data set given, or that of generated streets; None if there is none. No path in a dump is opened."""
-    from maskjet.parity.images import CocoFolder, Files, streets_from
+    from maskjet.parity.datasets import DataSet
+    from maskjet.parity.images import Files, streets_from
 
     if coco_dir is not None:
-        return CocoFolder(coco_dir).truth()
+        return DataSet(coco_dir).truth()
     if not dumps or dumps[0].images["kind"] == Files.kind:
         return None
     return streets_from(dumps[0].images, len(dumps[0].names)).truth()
@@ -272,12 +272,13 @@ def _find_truth(coco_dir: Path | None, dumps: Sequence[Dump]) -> Any:
 
 def _find_images(dump: Dump, source: str | None, coco_dir: Path | None) -> Images:
     """The images given again, or generated streets; no path in a dump is opened."""
-    from maskjet.parity.images import CocoFolder, Files, streets_from
+    from maskjet.parity.datasets import DataSet
+    from maskjet.parity.images import Files, streets_from
 
     if source is not None:
         return Files(source)
-    if coco_dir is not None and dump.images["kind"] == CocoFolder.kind:
-        return CocoFolder(coco_dir)
+    if coco_dir is not None and dump.images["kind"] == DataSet.kind:
+        return DataSet(coco_dir)
     return streets_from(dump.images, len(dump.names))
 
 

@@ -12,7 +12,7 @@ import typer
 
 from maskjet import process
 from maskjet.cli import signals
-from maskjet.cli.choosing import ClassesOption, ThresholdOption, load_model, parse_thresholds
+from maskjet.cli.choosing import ClassesOption, ClassNamesOption, ThresholdOption, load_model, parse_thresholds
 from maskjet.cli.drawing import check_drawn, with_style
 from maskjet.cli.options import (
     ENGINE_PANEL,
@@ -24,11 +24,14 @@ from maskjet.cli.options import (
     switch,
     video_stream_option,
     with_config,
+    with_label_options,
 )
 from maskjet.cli.runs import Run, run_in_turn, run_together
+from maskjet.cli.suggesting import TRACKING
 from maskjet.cli.summary import SourceSummary
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, OutputError
+from maskjet.label_options import LabelOptions
 
 if TYPE_CHECKING:
     from maskjet.media.frames import UnopenedSource
@@ -58,6 +61,7 @@ can't be written; 5 the device failed; 128 + n ended by signal n (130 Ctrl-C,
 
 
 @with_style
+@with_label_options
 @with_config(
     *("device", "precision", "runtime", "engine", "compile", "implementation", "resample", *INPUT, "decoder"),
     *("max_detections", "nvtx"),
@@ -89,6 +93,7 @@ def run(
     show: Annotated[bool, switch("--show", "Show the frames in a window; q or Esc ends the run.")] = False,
     model: ModelOption = "demo",
     weights: WeightsOption = None,
+    class_names: ClassNamesOption = None,
     threshold: ThresholdOption = None,
     classes: ClassesOption = None,
     recursive: Annotated[bool, switch("--recursive", "Search the sub-folders of folders.")] = False,
@@ -124,8 +129,14 @@ def run(
         ),
     ] = False,
     track: Annotated[
-        bool, switch("--track", "Give things the same number in all frames of a source; what is found stays the same.")
-    ] = False,
+        str | None,
+        option(
+            "[=two-pass]",
+            "Give things the same number in all frames of a source; what is found stays the same. With two-pass files "
+            "are read twice, so that gaps are filled, also for redact, and ghosts are removed.",
+            choices=TRACKING,
+        ),
+    ] = None,
     drop_late: Annotated[
         bool,
         switch(
@@ -184,23 +195,7 @@ def run(
             panel=_OUTPUTS_PANEL,
         ),
     ] = None,
-    yolo_confidence: Annotated[
-        bool,
-        switch(
-            "--yolo-confidence",
-            "End each line of YOLO labels in its confidence, which labels to train on don't have.",
-            _OUTPUTS_PANEL,
-        ),
-    ] = False,
-    yolo_parts: Annotated[
-        str,
-        option(
-            "largest|all",
-            "Parts of a mask that become lines of YOLO labels: the largest alone, or each as an instance of its own.",
-            panel=_OUTPUTS_PANEL,
-            choices=("largest", "all"),
-        ),
-    ] = "largest",
+    label_options: LabelOptions,
     config: EngineConfig,
     depth: DepthOption = 2,
     batch: Annotated[
@@ -228,8 +223,10 @@ def run(
         )
     counters = parse_counters(count or [])
     kinds = {kind_of(out): shown_name(out) for out in outs}
-    track = track or bool(counters)
-    if "tracks" in kinds and not track:
+    if track not in (None, *TRACKING):
+        raise InputError(f"track must be two-pass, or have no value, got {track!r}.")
+    tracks = track is not None or bool(counters)
+    if "tracks" in kinds and not tracks:
         raise InputError(f"out must go with --track where it lists tracks, got {kinds['tracks']!r} without.")
     if "events" in kinds and not counters:
         raise InputError(f"out must go with --count where it gets events, got {kinds['events']!r} without.")
@@ -237,7 +234,13 @@ def run(
     check_drawn(drawing, outs, shows=show)
     selection = check_opening(every, start, limit, reconnect_for, video_stream=video_stream).selection
     everywhere, by_class = parse_thresholds(threshold)
-    is_together = side_by_side or (len(source) > 1 and any(map(_is_live, source)))
+    is_live = any(map(_is_live, source))
+    is_together = side_by_side or (len(source) > 1 and is_live)
+    if track == "two-pass" and (is_live or is_together):
+        raise InputError(
+            "track must be without two-pass for cameras, URLs and sources that are read side by side, as they are read "
+            "once, got two-pass: use --track."
+        )
     if skip_existing and is_together:
         raise InputError("skip_existing must not be given for sources that are read side by side.")
     if skip_existing and no_overwrite:
@@ -245,7 +248,9 @@ def run(
             "no_overwrite must not be given with skip_existing, which replaces outputs that are not whole."
         )
     job = Run(
-        load=partial(load_model, model, weights, config, threshold=everywhere, classes=classes),
+        load=partial(
+            load_model, model, weights, config, threshold=everywhere, classes=classes, class_names=class_names
+        ),
         selecting={"every": every, "start": start, "limit": limit, "video_stream": video_stream},
         reconnect_for=reconnect_for,
         streaming={
@@ -253,14 +258,14 @@ def run(
             "batch": batch,
             "drop_late": drop_late,
             "threshold": by_class or None,
-            "track": track,
+            "track": tracks,
         },
+        in_two_passes=track == "two-pass",
         style=drawing,
         counters=counters,
         writing={
             "with_audio": audio,
-            "with_confidence": yolo_confidence,
-            "yolo_parts": yolo_parts,
+            "label_options": label_options,
             "mask_pixels": mask_pixels,
             "encoder": encoder,
             "quality": quality,

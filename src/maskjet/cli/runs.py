@@ -14,6 +14,7 @@ from maskjet.cli import signals
 from maskjet.cli.drawing import check_classes
 from maskjet.cli.flags import in_flags
 from maskjet.cli.options import print_error, progress_of
+from maskjet.cli.passes import FirstPass
 from maskjet.cli.stdout import ReaderGoneError
 from maskjet.cli.summary import SourceSummary, Summary
 from maskjet.errors import FrameError, SourceError
@@ -42,6 +43,8 @@ class Run:
     """Arguments of `Model.stream`."""
     style: Style
     """Whether windows, video and images are annotated, redacted or cut out, and how."""
+    in_two_passes: bool = False
+    """Whether sources are read twice, one after another, and their tracks smoothed in between."""
     counters: Sequence[Line | Zone] = ()
     """Lines and zones that count in each source, for itself."""
     reconnect_for: float = math.inf
@@ -79,9 +82,14 @@ class Run:
         check_classes(self.style, model)
         return model
 
-    def stream(self, model: Model, source: Any) -> Results:
-        """Begin to detect; checks the last options and may compile for seconds."""
-        return model.stream(source, stop=self.stop.event, **self.streaming)
+    def begin_first_pass(self, model: Model) -> FirstPass:
+        """What tracks a source in the first of two passes."""
+        return FirstPass(model.tracker(threshold=self.streaming["threshold"]), self.style)
+
+    def stream(self, model: Model, source: Any, first: FirstPass | None = None) -> Results:
+        """Begin to detect, perhaps for a first pass; checks the last options and may compile for seconds."""
+        track = {} if first is None else {"track": first}
+        return model.stream(source, stop=self.stop.event, **(self.streaming | track))
 
 
 def run_together(run: Run, sources: Sequence[Source], outputs: Outputs | None) -> None:
@@ -115,23 +123,30 @@ def run_in_turn(run: Run, found: Sequence[UnopenedSource | None], outputs: Outpu
             if unopened is None:
                 run.summary.sources[position].state = "skipped"
                 continue
-            with _one_of_several(run, position), run.open(unopened) as source:
+            with _one_of_several(run, position), run.open(unopened) as source, ExitStack() as again:
                 if model is None:
                     model = run.open_model(stack)
-                results = run.stream(model, source)
+                first = run.begin_first_pass(model) if run.in_two_passes else None
+                results = run.stream(model, again.enter_context(run.open(unopened)) if first else source, first)
                 if sinks is None:
                     sinks = stack.enter_context(_opened(run, outputs))
-                _run_one(run, position, source, results, sinks)
+                _run_one(run, position, source, results, sinks, first)
 
 
-def _run_one(run: Run, position: int, source: Source, results: Results, sinks: SinksInTurn) -> None:
-    """Run on one source, and finish its outputs."""
+def _run_one(
+    run: Run, position: int, source: Source, results: Results, sinks: SinksInTurn, first: FirstPass | None
+) -> None:
+    """Run on one source, and finish its outputs; results are those of the first pass, if there is one."""
     count, own = len(run.summary.sources), run.summary.sources[position]
+    note = f" ({position + 1} of {count})" if count > 1 else ""
     own.state = "running"
     with _windows(run, [source]) as windows, _working(run, results), _measuring(run, [source], [own]):
         sinks.begin(position, source)
         try:
-            with progress_of([source], f" ({position + 1} of {count})" if count > 1 else "") as advance:
+            if first is not None:
+                with progress_of([source], f"{note}, first pass") as advance:
+                    results = first.finish(results, source, run.stop.event, advance)
+            with progress_of([source], note) as advance:
                 _write(run, results, sinks, windows, advance, [own])
         except SourceError:
             sinks.end(is_whole=False)

@@ -21,7 +21,7 @@ def leave_out_finished(
     """Leave out sources, and images of folders, whose outputs all exist.
 
     An output is whole if it exists, as it takes its name only then. A folder of annotated images or labels is whole if
-    it has a file for each image of the source; of a video it is never known to be.
+    it has a file for each image of the source; of a video, and one of crops, it is never known to be.
 
     Args:
         found: The sources.
@@ -47,12 +47,12 @@ def leave_out_finished(
 
 def _rest(source: UnopenedSource, outs: Sequence[str], selection: Selection, style: Style) -> UnopenedSource | None:
     from maskjet.media.frames import ListSource
+    from maskjet.media.sinks.folder import is_picture
     from maskjet.media.sinks.outputs import kind_of
-    from maskjet.media.sinks.pictures import is_picture
 
     folders = [out for out in outs if kind_of(out) in ("images", "labels") and not is_picture(out)]
     files = [out for out in outs if out not in folders]
-    if not all(Path(out).exists() for out in files):
+    if not all(Path(out).exists() and kind_of(out) != "crops" for out in files):
         return source
     if not folders:
         return None
@@ -73,17 +73,19 @@ def _rest(source: UnopenedSource, outs: Sequence[str], selection: Selection, sty
 def _missing(source: UnopenedSource, folders: Sequence[str], style: Style) -> list[Path] | None:
     """The images of a source that a folder has no file for; None if that can't be told."""
     from maskjet.media.folders import is_image_path
-    from maskjet.media.sinks.labels import SUFFIX
-    from maskjet.media.sinks.pictures import PictureNames, suffix_of
+    from maskjet.media.sinks.annotation_tools import LABELME
+    from maskjet.media.sinks.folder import PictureNames
+    from maskjet.media.sinks.labels import FILES, SUFFIX
+    from maskjet.media.sinks.pictures import suffix_of
 
     if not source.files or not all(map(is_image_path, source.files)):
         return None
     missing: set[Path] = set()
     for folder in folders:
-        suffix = ".txt" if folder.endswith(SUFFIX) else suffix_of(style)
-        names = PictureNames(folder, set(), root=source.root, suffix=suffix)
+        files = {SUFFIX: FILES, LABELME: {"suffix": ".json"}}.get(Path(folder).suffix, {"suffix": suffix_of(style)})
+        names = PictureNames(folder, set(), root=source.root, **files)
         for index, path in enumerate(source.files):
-            alone = PictureNames(folder, set(), root=source.root, suffix=suffix).take(str(path), index)
+            alone = PictureNames(folder, set(), root=source.root, **files).take(str(path), index)
             written = names.take(str(path), index)
             if written != alone:  # two images of one name: without the first, the second would get its name
                 return None

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 _COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("predict", "detect", "segment", "infer", "track"), "run"),
-    **dict.fromkeys(("val", "eval", "evaluate"), "parity coco"),
+    **dict.fromkeys(("eval", "evaluate", "validate"), "val"),
 }
 _OPTIONS: Mapping[str, str] = {
     **dict.fromkeys(("--conf", "--confidence", "--score-threshold"), "--threshold"),
@@ -25,11 +25,16 @@ _OPTIONS: Mapping[str, str] = {
 }
 
 
+TRACKING = ("online", "two-pass")
+"""Values of `--track`; the first one is that of the option alone."""
+
+
 class Commands(TyperGroup):
     """The program's commands. A word of other tools is answered with ours, any other with the closest one."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that the arguments begin with."""
+        """Find the command that the arguments begin with; an option that may lack its value gets it here."""
+        args = [f"--track={TRACKING[0]}" if word == "--track" else word for word in args]
         try:
             return super().resolve_command(ctx, args)
         except typer.TyperException as error:
@@ -43,6 +48,6 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except typer.TyperException as error:
             meant = _OPTIONS.get(getattr(error, "option_name", ""))
-            if meant in [name for param in getattr(error, "ctx", ctx).command.params for name in param.opts]:
+            if meant in [name for param in (getattr(error, "ctx", None) or ctx).command.params for name in param.opts]:
                 error.possibilities = [meant]  # type: ignore[attr-defined]  # typer does not export the class
             raise

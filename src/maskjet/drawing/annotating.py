@@ -13,7 +13,7 @@ from maskjet.coco_rle import Runs, to_runs
 from maskjet.drawing.instances import Instances
 from maskjet.drawing.labels import arrange_labels, place_label, write_label
 from maskjet.drawing.shades import colour_instances, colour_tracks
-from maskjet.drawing.style import DrawStyle, measure
+from maskjet.drawing.style import DrawStyle, measure, parse_colour
 from maskjet.jit import compiled
 from maskjet.mask_pixels import keep_in_runs
 from maskjet.media.counts import Count, describe_count
@@ -51,6 +51,8 @@ def annotate(
         rgb = colour_tracks(detections.track_id)
     else:
         rgb = colour_instances(xyxy, detections.class_id, (height, width), is_by_class=style.color_by == "class")
+    for name, colour in (style.palette or {}).items():
+        rgb[detections.class_name == name] = np.array(parse_colour(colour), np.uint8)
     colours = rgb.tolist()
     frames = _frames(xyxy, (height, width), measures.line)
     if detections.rle is not None and (style.masks or style.outlines):
@@ -62,7 +64,7 @@ def annotate(
         )
     if style.boxes:
         draw_frames(canvas, frames, rgb, measures.line)
-    if style.labels or style.scores or style.ids:
+    if style.template:
         labels = arrange_labels(detections, frames, style=style, measures=measures)
         plates = np.array([label.plate for label in labels], np.int64).reshape(-1, 4)
         draw_frames(canvas, plates, rgb[[label.instance for label in labels]], height)

@@ -39,6 +39,10 @@ class Instances(Protocol):
         """int64 [n]: ids of tracks, -1 for none; None without tracking."""
 
     @property
+    def track_class_id(self) -> NDArray[np.int64] | None:
+        """int64 [n]: classes of the tracks; None without tracking."""
+
+    @property
     def rle(self) -> Sequence[dict[str, Any]] | None:
         """N COCO RLEs; None without masks."""
 

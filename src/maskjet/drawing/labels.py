@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from maskjet.drawing.instances import Instances
 from maskjet.drawing.shades import letters_on
 from maskjet.drawing.style import DrawStyle, Measures
+from maskjet.drawing.templates import fill_template, parse_template
 from maskjet.jit import compiled
 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _LONGEST_NAME = 60  # characters of a class name that are drawn
 _SHORTEST_NAME = 4  # characters of a name that stay if it is cut to save width
+_NAME = "\0"  # stands for the name in a template, which has printable characters only
 _USUAL_WIDTH = 0.2  # share of the image's width to which names are cut
 
 Rectangles = NDArray[np.int64]
@@ -44,12 +46,12 @@ def arrange_labels(detections: Instances, frames: Rectangles, *, style: DrawStyl
     Args:
         detections: n detections.
         frames: int64 [n, 4], boxes as drawn: left, top, right, bottom in pixels, right and bottom exclusive.
-        style: Whether names and scores are written.
+        style: Its template is filled.
         measures: Sizes of letters and lines.
     """
     height, width = detections.image_size
     room = width - 2 * measures.pad
-    fitted = [_fit(name, end, room, measures) for name, end in _texts(detections, style)]
+    fitted = [_fit(*parts, room, measures) for parts in _texts(detections, style)]
     sizes = np.array([(text_width + 2 * measures.pad if text else 0) for text, text_width in fitted], np.int64)
     sides = frames[:, 2:] - frames[:, :2]
     order = np.argsort(-sides.prod(axis=1), kind="stable")
@@ -91,14 +93,22 @@ def _letters(measures: Measures) -> tuple[int, int]:
     return above, below
 
 
-def _texts(detections: Instances, style: DrawStyle) -> list[tuple[str, str]]:
-    """Name of each label, and its end: the track's id and the score; empty if not written, or not finite."""
-    names = detections.class_name.tolist() if style.labels else [""] * len(detections)
-    scores = detections.confidence.tolist()
-    shown = [f"{score:.2f}" if style.scores and math.isfinite(score) else "" for score in scores]
-    ids = [-1] * len(detections) if detections.track_id is None or not style.ids else detections.track_id.tolist()
-    ends = [f"#{number} {score}".strip() if number >= 0 else score for number, score in zip(ids, shown, strict=True)]
-    return [(_drawable(name), end) for name, end in zip(names, ends, strict=True)]
+def _texts(detections: Instances, style: DrawStyle) -> list[tuple[str, str, str]]:
+    """Name of each label, empty if not written, and the texts before and behind it."""
+    words, texts = parse_template(style.template), []
+    ids = [-1] * len(detections) if detections.track_id is None else detections.track_id.tolist()
+    columns = detections.class_name.tolist(), detections.confidence.tolist(), ids, detections.class_id.tolist()
+    for name, score, number, class_id in zip(*columns, strict=True):
+        values = {
+            "name": _NAME,
+            "confidence": score if math.isfinite(score) else None,
+            "track": number if number >= 0 else None,
+            "class_id": class_id,
+        }
+        before, has_name, after = fill_template(words, values).partition(_NAME)
+        shown = _drawable(name) if has_name else ""
+        texts.append((shown, before, after.replace(_NAME, shown)))
+    return texts
 
 
 def _drawable(name: str) -> str:
@@ -108,21 +118,22 @@ def _drawable(name: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _fit(name: str, score: str, room: int, measures: Measures) -> tuple[str, int]:
-    """Join name and score, the name cut if the text is wider than usual, and left out if wider than `room` pixels.
+def _fit(name: str, before: str, after: str, room: int, measures: Measures) -> tuple[str, int]:
+    """Join the parts, the name cut if the text is wider than usual, and left out if wider than `room` pixels.
 
     Returns:
-        The text and its width in pixels; "" and 0 if even the score is wider.
+        The text and its width in pixels; "" and 0 if even without the name it is wider.
     """
-    text = f"{name} {score}".strip()
+    text = f"{before}{name}{after}".strip()
     width = _width(text, measures)
     kept = len(name)
     while kept > _SHORTEST_NAME and width > _USUAL_WIDTH * room:
         kept = max(min(kept - 1, int(kept * _USUAL_WIDTH * room / width) + 1), _SHORTEST_NAME)
-        text = f"{name[:kept].rstrip(' …')}… {score}".strip()
+        text = f"{before}{name[:kept].rstrip(' …')}…{after}".strip()
         width = _width(text, measures)
     if width > room:
-        text, width = score, _width(score, measures)
+        text = f"{before}{after}".strip()
+        width = _width(text, measures)
     return (text, width) if width <= room else ("", 0)
 
 

@@ -18,7 +18,7 @@ Region = NDArray[np.uint8]
 
 
 def pick(detections: Instances, classes: Sequence[str] | None) -> Instances:
-    """The detections of the classes of these names; all for None.
+    """The detections that are, or whose tracks are, of the classes of these names; all for None.
 
     Raises:
         InputError: The detections' model has no class of a name.
@@ -33,7 +33,9 @@ def pick(detections: Instances, classes: Sequence[str] | None) -> Instances:
         for name in classes:
             if name not in known:
                 raise InputError(f"classes must be classes of the model, got {name!r}{suggest(name, sorted(known))}")
-    chosen = [i for i, name in enumerate(names) if name in classes]
+    tracks = detections.class_id if detections.track_class_id is None else detections.track_class_id
+    names_of_tracks = (detections.class_names.get(class_id, str(class_id)) for class_id in tracks.tolist())
+    chosen = [i for i, both in enumerate(zip(names, names_of_tracks, strict=True)) if {*both} & {*classes}]
     return detections if len(chosen) == len(ids) else detections[chosen]
 
 

@@ -7,8 +7,10 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Literal, cast, get_args
 
+from maskjet.drawing.templates import parse_template
 from maskjet.errors import InputError, suggest
 from maskjet.mask_pixels import MaskPixels, check_mask_pixels
 
@@ -41,12 +43,17 @@ class DrawStyle:
     """Whether ids of tracks are written, as in "car #7", where there are some."""
     trails: bool = True
     """Whether video shows the ways that tracks have come in their last 30 frames."""
+    label: str | None = None
+    """Template of labels in place of `labels`, `ids` and `scores`, as "{name} {confidence:.0%} #{track}"; a field is
+    also {class_id}. A word between blanks is left out where it has no value, as #{track} without a track."""
     line_width: float | None = None
     """Width of boxes and outlines in pixels, above 0, drawn as at least 1, outlines as at most 32; None for one that
     suits the image's size."""
     color_by: ColorBy = "class"
     """"class": a hue per class, always the same, and in it a shade per instance. "instance": a hue per instance, with
     tracking that of its track, and grey for those without one."""
+    palette: Mapping[str, str] | None = None
+    """Colours of classes by name, as RRGGBB, "black", "white" or "grey"; other classes have their hues."""
     mask_pixels: MaskPixels = "box"
     """Pixels of masks that are drawn, as in `Detections.keep_mask_pixels`: "box" for those inside the box, as others
     look like blobs on other things; "raw" for all; "largest" for large parts."""
@@ -62,7 +69,29 @@ class DrawStyle:
         if self.color_by not in get_args(ColorBy):
             choices = " or ".join(map(repr, get_args(ColorBy)))
             raise InputError(f"color_by must be {choices}, got {self.color_by!r}.")
+        if self.label is not None:
+            parse_template(self.label)
+        self._check_palette()
         check_mask_pixels(self.mask_pixels)
+
+    def _check_palette(self) -> None:
+        if self.palette is None:
+            return
+        if not isinstance(self.palette, Mapping) or not all(isinstance(name, str) for name in self.palette):
+            raise InputError(f"palette must be colours by class name, or None, got {self.palette!r}.")
+        if self.color_by != "class":
+            raise InputError(f"palette must go with color_by='class', got {self.color_by!r}.")
+        for name, colour in self.palette.items():
+            if parse_colour(colour) is None:
+                raise InputError(
+                    f"palette must have colours as RRGGBB or of {', '.join(COLOURS)}, got {colour!r} for {name!r}."
+                )
+
+    @property
+    def template(self) -> str:
+        """`label`, or the template that the switches amount to; empty for no labels."""
+        words = compress(("{name}", "#{track}", "{confidence:.2f}"), (self.labels, self.ids, self.scores))
+        return " ".join(words) if self.label is None else self.label
 
 
 @dataclass(frozen=True)
@@ -139,14 +168,19 @@ def parse_replacement(text: str) -> tuple[int, int, int] | Effect:
     """The RGB colour or the effect that `replace_with` names; raises InputError if it is neither."""
     if isinstance(text, str) and text in get_args(Effect):
         return cast(Effect, text)
-    if isinstance(text, str) and text in COLOURS:
-        return COLOURS[text]
-    if isinstance(text, str) and re.fullmatch("#?[0-9a-fA-F]{6}", text):
-        red, green, blue = bytes.fromhex(text.removeprefix("#"))
-        return red, green, blue
+    if (colour := parse_colour(text)) is not None:
+        return colour
     names = [*COLOURS, *get_args(Effect)]
     end = suggest(text, names, lists=False)
     raise InputError(f"replace_with must be {', '.join(names)} or a colour as RRGGBB, got {text!r}{end}")
+
+
+def parse_colour(text: object) -> tuple[int, int, int] | None:
+    """The RGB of a colour's name or RRGGBB; None if it is neither."""
+    if isinstance(text, str) and re.fullmatch("#?[0-9a-fA-F]{6}", text):
+        red, green, blue = bytes.fromhex(text.removeprefix("#"))
+        return red, green, blue
+    return COLOURS.get(text) if isinstance(text, str) else None
 
 
 def is_transparent(style: Style) -> bool:

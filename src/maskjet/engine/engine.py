@@ -25,10 +25,7 @@ _FORKED = (
 
 
 class Engine:
-    """A pool of slots that run the steps of a network.
-
-    Args:
-        steps: The network on its device, and its ops; used by this engine alone.
+    """A pool of slots that run the steps of a network, which this engine alone uses.
 
     Raises:
         UnsupportedError: Graphs were asked for, and the steps can't run as graphs.
@@ -71,9 +68,7 @@ class Engine:
     def lease(self, count: int, postprocessing: Postprocessing | None = None) -> Iterator[list[Slot]]:
         """Lend slots to the caller; at the end of the context they are drained and taken back.
 
-        Args:
-            count: Number of slots; without graphs nothing overlaps, and one slot is lent.
-            postprocessing: Thresholds, classes and limit for the lease; None for the model's own.
+        Without graphs nothing overlaps, and one slot is lent. A postprocessing of None is the model's own.
 
         Raises:
             UnsupportedError: New work is refused, or all slots are lent and none comes back in time.

@@ -13,10 +13,8 @@ def isolated(*, inference: bool = True) -> Iterator[None]:
     """Run PyTorch code without gradients and autocast, whatever this thread's caller has entered.
 
     The default dtype and device are no part of it, as the dtype is the whole process's: each tensor that is made in
-    maskjet states both. Deterministic algorithms, which are the whole process's, too, are left to the caller.
-
-    Args:
-        inference: Whether to make inference tensors; False for weights, which are converted in place later.
+    maskjet states both. Deterministic algorithms, which are the whole process's, too, are left to the caller. Weights,
+    which are converted in place later, must be no `inference` tensors.
     """
     with torch.inference_mode(inference), torch.no_grad(), ExitStack() as stack:
         for kind in ("cpu", "cuda"):

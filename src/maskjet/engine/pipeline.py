@@ -87,15 +87,10 @@ def run(
     postprocessing: Postprocessing | None = None,
     finish: Callable[[Any, Detections], Detections] | None = None,
 ) -> Generator[tuple[Any, Detections]]:
-    """Detect on the images of a feed.
+    """Detect on the images of a feed, which is opened once the slots are lent, with up to `depth` batches in flight.
 
-    Args:
-        engine: Lends the slots.
-        open_feed: Opens the feed; called once the slots are lent.
-        depth: Batches in flight, at least 1.
-        postprocessing: What is found; None for the model's own.
-        finish: Makes of an item and what was found on it what is reported, in the order of the feed, while the device
-            works on the next batch; None reports what was found.
+    `finish` makes of an item and what was found on it what is reported, in the order of the feed, while the device
+    works on the next batch; None reports what was found.
 
     Yields:
         Each item with its detections, in the order of the feed.
@@ -212,14 +207,9 @@ def _batch_of(images: Mapping[int, torch.Tensor], most: int) -> Batch:
 
 
 class _Images:
-    """Feed of the images of one call of `predict`, each batch of one kind.
+    """Feed of the images of one call of `predict`, each batch of one kind and of at most `most` images.
 
-    Args:
-        kind_of: Tells images apart that can't share a batch.
-        load: Loads an image by number, uint8 [H, W, 3] RGB.
-        count: Number of images.
-        most: Largest number of images in a batch; a smaller batch is padded to a power of two.
-        all_cores: See `Feed`.
+    `load` gives an image by number, uint8 [H, W, 3] RGB. A smaller batch is padded to a power of two.
     """
 
     dropped = 0
@@ -269,18 +259,10 @@ def stream(
     postprocessing: Postprocessing | None = None,
     finish: Callable[[Frame, Detections], Detections] | None = None,
 ) -> Generator[tuple[Frame, Detections]]:
-    """Detect on the frames of sources, side by side.
+    """Detect on the frames of sources, side by side, with up to `depth` batches of `batch` frames in flight.
 
-    Args:
-        engine: Lends the slots.
-        sources: Arguments of `open_source`.
-        depth: Batches in flight, at least 1.
-        batch: Largest number of frames in a batch; their inputs are of one size, see `Steps.input_hw`.
-        drops_late: Whether newer frames replace waiting ones; see `Readers`.
-        whole_batches: Whether batches wait to be filled; see `Readers`.
-        stop: Ends the stream once it is set.
-        postprocessing: What is found; None for the model's own.
-        finish: See `run`.
+    Sources are arguments of `open_source`; a `stop` that is set ends the stream. Other arguments are those of `Readers`
+    and `run`.
 
     Yields:
         Each frame with its detections, the frames of a source in order.
@@ -319,17 +301,10 @@ def predict(
     *,
     all_cores: bool = True,
 ) -> list[Detections]:
-    """Detect on images of any sizes, on any device.
+    """Detect on images of any sizes, on any device; returns the detections of each image.
 
-    Args:
-        engine: Lends the slot.
-        load: Loads an image by number, uint8 [H, W, 3] RGB; called in order, each when its batch is due.
-        count: Number of images.
-        postprocessing: What is reported; None for the model's own.
-        all_cores: Whether slots may keep cores busy, because no image is decoded ahead.
-
-    Returns:
-        The detections of each image.
+    `load` gives an image by number, uint8 [H, W, 3] RGB; it is called in order, each time when a batch is due. With
+    `all_cores` slots may keep cores busy, because no image is decoded ahead.
 
     Raises:
         DeviceError: The device failed; its `index` is the number of an image in the batch.

@@ -65,12 +65,7 @@ class Readers:
             thread.start()
 
     def take(self, most: int, *, waits: bool, fills: bool = False) -> list[Frame]:
-        """Take frames of one kind, from each source in turn.
-
-        Args:
-            most: Largest number of frames.
-            waits: Whether to wait for a frame if there is none.
-            fills: Whether to take none while more may come for the same batch.
+        """Take frames of one kind, at most so many, from each source in turn; otherwise as `Feed.take`.
 
         Returns:
             The frames; empty if none is ready, too few are, all sources have ended, or `stop` is set.

@@ -94,11 +94,7 @@ class Slot(Protocol):
 
 
 class EagerSlot:
-    """Runs a batch step by step in `result`; `submit` neither pads nor copies it.
-
-    Args:
-        steps: The network and its ops.
-    """
+    """Runs a batch step by step in `result`; `submit` neither pads nor copies it."""
 
     def __init__(self, steps: Steps) -> None:
         self.postprocessing = steps.postprocessing
@@ -174,11 +170,6 @@ class FrameGraph:
 
     The first batch runs step by step and the second is captured. If the capture fails, the next two batches try again;
     after that the steps stay uncaptured, and the report says why.
-
-    Args:
-        kind: The kind of batch.
-        work: Its steps, with their buffers.
-        fallbacks: Counter of slower paths taken.
     """
 
     def __init__(self, kind: FrameKind, work: Work, fallbacks: Counter[str]) -> None:
@@ -267,12 +258,7 @@ class _Running(NamedTuple):
 
 
 class GraphSlot:
-    """Runs batches as CUDA graphs on its own stream, one at a time; keeps the graphs used last.
-
-    Args:
-        steps: The network and its ops, all run by Triton on the GPU.
-        copier: Copies frames into the memory that is uploaded.
-    """
+    """Runs batches as CUDA graphs, all by Triton, on its own stream, one at a time; keeps the graphs used last."""
 
     def __init__(self, steps: Steps, copier: Copier) -> None:
         self.postprocessing = steps.postprocessing

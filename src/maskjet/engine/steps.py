@@ -50,12 +50,7 @@ class Place(NamedTuple):
 
 
 class PostprocessBuffers:
-    """Thresholds and class map on the device, a slot's own copy, which captured graphs read at each replay.
-
-    Args:
-        postprocessing: The first values.
-        device: Device of the step that chooses detections.
-    """
+    """Thresholds and class map on the device, a slot's own copy, which captured graphs read at each replay."""
 
     def __init__(self, postprocessing: Postprocessing, device: torch.device) -> None:
         self.current = postprocessing
@@ -192,10 +187,7 @@ def _on_cpu(run: Callable[..., Any]) -> Callable[..., None]:
 class Work(ABC):
     """The steps for batches of one number of frames, with their buffers; detections and strings share one memory.
 
-    Args:
-        steps: The network and its ops.
-        options: The batches that it is for.
-        marks: Number of 32-bit words after the detections, for the family's own use.
+    After the detections come `marks` 32-bit words for the family's own use.
 
     Raises:
         InputError: Batch times `max_detections` is too large.
@@ -260,12 +252,7 @@ class Work(ABC):
                 run(frame, out=out[number : number + 1], region=place.region, **self._preprocessing)
 
     def encode_masks(self, mask_logits: torch.Tensor, boxes: torch.Tensor | None = None) -> None:
-        """Encode the masks of the selection.
-
-        Args:
-            mask_logits: [B, Q, h, w].
-            boxes: int32 [B, K, 4]: the box that each mask fills; see `MaskQueries.boxes`.
-        """
+        """Encode the masks of the selection, of logits [B, Q, h, w]; `boxes` are those of `MaskQueries`."""
         queries = MaskQueries(self.selection.count, self.selection.query, mask_logits.shape[1], boxes)
         with self.steps.mark("encode_masks"):
             self.steps.choices["encode_masks"].run(mask_logits, queries, self.frames.sizes, out=self.strings)
@@ -273,11 +260,8 @@ class Work(ABC):
     def read(self, copied: NDArray[np.uint8], images: int) -> list[Detections]:
         """Read the detections of the first images of the batch, which share one copy of its results.
 
-        Masks that did not fit into the buffers are encoded again on the current stream, which waits for the device.
-
-        Args:
-            copied: A finished copy of `results` on the host; may be overwritten afterwards.
-            images: How many images to read.
+        `copied` is a finished copy of `results` on the host, and may be overwritten afterwards. Masks that did not fit
+        into the buffers are encoded again on the current stream, which waits for the device.
         """
         kept = copied.copy() if self.strings is None else self.strings.keep(copied)
         words = kept[: 4 * self._length].view(np.int32)

@@ -16,10 +16,6 @@ class Upload:
     """Page-locked memory and as much of the GPU's, in which the frames of a batch lie one behind the other.
 
     Both grow; graphs learn each frame's address from a `FrameTable`.
-
-    Args:
-        device: The GPU.
-        copier: Copies frames into page-locked memory.
     """
 
     def __init__(self, device: torch.device, copier: Copier) -> None:
@@ -35,14 +31,9 @@ class Upload:
         return self._size
 
     def bring(self, frames: Sequence[torch.Tensor], *, all_cores: bool) -> list[int]:
-        """Copy frames to the GPU, on the current stream, on which nothing is under way.
+        """Copy frames to the GPU, on the current stream, on which nothing is under way; returns the address of each.
 
-        Args:
-            frames: uint8, on the host, of any shapes and strides. They may be overwritten on return.
-            all_cores: Whether copying may use all cores.
-
-        Returns:
-            The address of each frame, whose bytes have no gaps.
+        Frames are uint8, on the host, of any shapes and strides, and may be overwritten on return. Copies have no gaps.
         """
         offsets, end = [], 0
         for frame in frames:

@@ -91,4 +91,5 @@ class _Detector:
 
     def __call__(self, batch: pyarrow.Table) -> pyarrow.Table:
         segment = Segment.from_dict(json.loads(batch["segment"][0].as_py()))
-        return process(segment, self._model, rows=self._settings.rows, every=self._settings.every)
+        rows, every, track = self._settings.rows, self._settings.every, self._settings.track
+        return process(segment, self._model, rows=rows, every=every, track=track)

@@ -1,23 +1,28 @@
-"""Merging the parts of a job into a COCO data set or JSON lines."""
+"""Merging the parts of a job into a COCO data set, JSON lines or one Parquet file, with tracks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations
 
 import numpy as np
 
+from maskjet.detections import Detections
 from maskjet.errors import InputError, SourceError
-from maskjet.files import is_same_file
+from maskjet.files import is_same_file, replacing
 from maskjet.jobs.parts import Parts
-from maskjet.jobs.rows import FoundFrame, metadata, read_frames
+from maskjet.jobs.rows import FoundFrame, TableBuilder, arrow, metadata, read_frames, schema
 from maskjet.media.sinks.coco import CocoJson
 from maskjet.media.sinks.lines import JsonLines
-from maskjet.media.sinks.sink import Sinks
+from maskjet.media.sinks.sink import Sink, Sinks
 from maskjet.media.source import Frame
+from maskjet.tracking import Tracker
 
 _NO_PIXELS = np.empty((0, 0, 3), dtype=np.uint8)
+_ROWS_AT_ONCE = 256  # of a Parquet file's row group
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class Merged:
     detections: int
     """Detections written."""
     left_out: int
-    """Detections left out, as their box or confidence is not finite, which JSON can't express."""
+    """Detections left out of JSON, which can't express that their box or confidence is not finite."""
     missing: int
     """Segments without a part."""
 
@@ -42,7 +47,15 @@ class Merged:
         return text
 
 
-def merge(out: str, *, coco: str | None = None, jsonl: str | None = None, incomplete: bool = False) -> Merged:
+def merge(
+    out: str,
+    *,
+    coco: str | None = None,
+    jsonl: str | None = None,
+    parquet: str | None = None,
+    track: bool | None = None,
+    incomplete: bool = False,
+) -> Merged:
     """Join the parts of a job, in the order of its plan; memory does not grow with their number.
 
     Lines are those of `maskjet run -o x.jsonl` over the same files. Images are numbered across segments, as in a
@@ -53,22 +66,27 @@ def merge(out: str, *, coco: str | None = None, jsonl: str | None = None, incomp
         out: The job's output, with segments.jsonl and parts.
         coco: Path of a COCO data set to write, .json.
         jsonl: Path of JSON lines to write, one per frame.
+        parquet: Path of a Parquet file to write, with a row per frame as in parts, and columns of tracks.
+        track: Whether the frames of videos get their tracks, those of `maskjet run VIDEO --track`; images have none.
+            None is whether the job was to track.
         incomplete: Whether to go on if segments have no part.
 
     Returns:
         Counts of what was written.
 
     Raises:
-        InputError: Nothing is to be written, segments have no part, or parts have a row per detection, which leaves
-            out frames without any.
+        InputError: Nothing is to be written, segments have no part, parts have a row per detection, which leaves
+            out frames without any, or the job was not to track.
         SourceError: The job's output or a part of it can't be read.
         OutputError: A file can't be written.
         MissingDependencyError: pyarrow is not installed.
     """
-    if coco is None and jsonl is None:
-        raise InputError("coco or jsonl must be a path, got neither.")
-    if coco is not None and jsonl is not None and (coco == jsonl or is_same_file(coco, jsonl)):
-        raise InputError(f"coco and jsonl must be two files, got {coco!r} for both.")
+    outs = [path for path in (coco, jsonl, parquet) if path is not None]
+    if not outs:
+        raise InputError("coco, jsonl or parquet must be a path, got none.")
+    for one, other in combinations(outs, 2):
+        if one == other or is_same_file(one, other):
+            raise InputError(f"coco, jsonl and parquet must be files of their own, got {one!r} twice.")
     parts = Parts(out)
     missing = {name for name, _ in parts.manifest() if not parts.had(name)}
     if missing and not incomplete:
@@ -78,28 +96,85 @@ def merge(out: str, *, coco: str | None = None, jsonl: str | None = None, incomp
         )
     frames = detections = 0
     with ExitStack() as undo:
-        lines = Sinks([] if jsonl is None else [JsonLines(jsonl)])
-        undo.callback(lines.abandon)
-        data_set = Sinks([] if coco is None else [CocoJson(coco)])
-        undo.callback(data_set.abandon)
-        for frame, each in _read(parts, missing):
-            lines.write(frame, each.found)
-            data_set.write(replace(frame, index=frames), each.found)
+        add_row = None if parquet is None else undo.enter_context(_parquet_file(parquet))
+        sinks: list[Sink] = []
+        for path, make in ((jsonl, JsonLines), (coco, partial(CocoJson, counts_images=True))):
+            if path is not None:
+                sinks.append(make(path))
+                undo.callback(sinks[-1].abandon)  # does nothing once it is closed
+        texts = Sinks(sinks)
+        for frame, each in _read(parts, missing, track):
+            if sinks:
+                texts.write(frame, each.found)
+            if add_row is not None:
+                add_row(each)
             frames += 1
             detections += len(each.found)
-        lines.close()
-        data_set.close()
-        undo.pop_all()
-    return Merged(frames, detections - lines.left_out, lines.left_out, len(missing))
+        texts.close()
+    return Merged(frames, detections - texts.left_out, texts.left_out, len(missing))
 
 
-def _read(parts: Parts, missing: set[str]) -> Iterator[tuple[Frame, FoundFrame]]:
+@contextmanager
+def _parquet_file(path: str) -> Iterator[Callable[[FoundFrame], None]]:
+    """Open a Parquet file, which takes its name when the block ends; yields a function that adds a row."""
+    arrow()
+    from pyarrow.parquet import ParquetWriter
+
+    waiting: list[FoundFrame] = []
+
+    def flush() -> None:
+        builder = TableBuilder("frame", with_tracks=True)
+        for each in waiting:
+            builder.add(each)
+        writer.write_table(builder.table())
+        waiting.clear()
+
+    def add(frame: FoundFrame) -> None:
+        waiting.append(frame)
+        if len(waiting) == _ROWS_AT_ONCE:
+            flush()
+
+    columns = schema("frame", with_tracks=True)
+    with (
+        replacing(path) as whole,
+        ParquetWriter(whole.file, columns, compression="zstd", write_page_checksum=True) as writer,
+    ):
+        yield add
+        flush()
+
+
+class _Tracking:
+    """Gives the frames of one video after another their identities."""
+
+    def __init__(self) -> None:
+        self._source: str | None = None
+        self._tracker = Tracker()
+
+    def follow(self, frame: FoundFrame, threshold: float) -> FoundFrame:
+        """The frame with tracks instead of weak detections."""
+        if frame.source != self._source:
+            self._source, self._tracker = frame.source, Tracker(threshold=threshold)
+        found, weak = frame.found, frame.weak or frame.found[:0]
+        both = Detections(
+            found.image_size,
+            np.concatenate([found.xyxy, weak.xyxy]),
+            np.concatenate([found.confidence, weak.confidence]),
+            np.concatenate([found.class_id, weak.class_id]),
+            None if found.rle is None else [*found.rle, *(weak.rle or ())],
+            found.class_names,
+        )
+        tracked = self._tracker.update(both, frame.time_s)
+        return replace(frame, found=tracked[: len(found)], weak=None)
+
+
+def _read(parts: Parts, missing: set[str], track: bool | None) -> Iterator[tuple[Frame, FoundFrame]]:
     """Frames in the plan's order, numbered as by their sources, with their detections."""
     images = 0  # in the segments before
+    tracking = None if track is False else _Tracking()
     for name, segment in parts.manifest():
         if name not in missing:
             positions = {} if segment.is_video else {file.path: i for i, file in enumerate(segment.files, images)}
-            for each in _read_part(parts, name):
+            for each in _read_part(parts, name, tracking if segment.is_video else None, must_track=bool(track)):
                 if segment.is_video:
                     index, shown = each.index, f"{each.source}#{each.index}"
                 else:
@@ -115,8 +190,8 @@ def _position_of(frame: FoundFrame, positions: dict[str, int], path: str) -> int
     return positions[frame.source]
 
 
-def _read_part(parts: Parts, name: str) -> Iterator[FoundFrame]:
-    """Frames of one part, of which one row group at a time is in memory."""
+def _read_part(parts: Parts, name: str, tracking: _Tracking | None, *, must_track: bool) -> Iterator[FoundFrame]:
+    """Frames of one part, of which one row group at a time is in memory, tracked if the job was to track."""
     with parts.open(name) as file:
         about = metadata(file.schema_arrow)
         if about["rows"] != "frame":
@@ -124,10 +199,19 @@ def _read_part(parts: Parts, name: str) -> Iterator[FoundFrame]:
                 'rows must be "frame" to merge, these parts have a row per detection, which leaves out frames without '
                 'any: run the job with rows="frame", or query the parts (docs/jobs.md).'
             )
+        threshold = about.get("track_threshold")
+        if must_track and threshold is None:
+            raise InputError(
+                "track must be left out for a job without --track, whose parts lack the weaker detections that hold "
+                "tracks together: run the job again with --track."
+            )
         class_names = {int(class_id): str(named) for class_id, named in about.get("class_names", {}).items()}
         for group in range(file.num_row_groups):
             for batch in file.read_row_group(group).to_batches():
-                yield from _checked(read_frames(batch, class_names), parts.path_of(name))
+                frames = read_frames(batch, class_names)
+                if tracking is not None and threshold is not None:
+                    frames = map(partial(tracking.follow, threshold=threshold), frames)
+                yield from _checked(frames, parts.path_of(name))
 
 
 def _checked(frames: Iterator[FoundFrame], path: str) -> Iterator[FoundFrame]:

@@ -131,7 +131,8 @@ class Parts:
 def _check(name: str, table: pyarrow.Table) -> None:
     """Raise InputError unless a table, whose pages have their checksums, is the part of a name, and complete."""
     about = metadata(table.schema)
-    if not table.schema.equals(schema(about["rows"]), check_metadata=False):
+    expected = schema(about["rows"], with_weak="track_threshold" in about)
+    if not table.schema.equals(expected, check_metadata=False):
         raise InputError(f"part must have the columns of schema {SCHEMA}, got {', '.join(table.schema.names)[:200]}.")
     with translate_errors(InputError, "part must have sound columns, it has not"):
         table.validate(full=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from maskjet import limits
 from maskjet.errors import InputError, SourceError, translate_errors
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from maskjet.detections import Detections
     from maskjet.media.decoding import Decoding
     from maskjet.model import Model
+    from maskjet.tracking import TrackerLike
 
 _HEAD_BYTES = 2**16  # of an image: enough for nearly all headers
 
@@ -36,6 +38,7 @@ def process(
     *,
     rows: str = "frame",
     every: int = 1,
+    track: bool = False,
     batch: int | None = None,
     decoding: Decoding | None = None,
 ) -> pyarrow.Table:
@@ -48,6 +51,8 @@ def process(
         model: The model, with the thresholds and classes that it was loaded with.
         rows: "frame" for a row per frame, also where nothing was found; "detection" for a row per detection.
         every: Take one frame of a video in this many: those whose index is a multiple of it.
+        track: Whether frames of videos have weaker detections, too, in columns of their own: they only hold tracks
+            together, which `merge` finds; for rows of frames.
         batch: Largest number of frames that the network sees at once. None is 1 on a CPU, where more gain nothing, and
             else the model's `EngineConfig.batch`.
         decoding: Where videos and JPEGs are decoded, as `Model.decoding` gives it for as many segments as are processed
@@ -64,7 +69,7 @@ def process(
         MissingDependencyError: pyarrow is not installed.
     """
     arrow()
-    kind = check_kind(rows)
+    kind = check_kind(rows, track=track)
     check_count("every", every)
     if batch is None:
         batch = 1 if model.config.resolve_device().type == "cpu" else model.config.batch
@@ -72,9 +77,12 @@ def process(
     for file in segment.files:
         storage.check_unchanged(file)
     names = {str(class_id): name for class_id, name in model.spec.class_names.items()}
-    builder = partial(TableBuilder, kind, class_names=names, segment=segment.as_dict())
+    about: dict[str, Any] = {"class_names": names, "segment": segment.as_dict()}
+    if track:
+        about["track_threshold"] = model.tracker().threshold
+    builder = partial(TableBuilder, kind, with_weak=track, **about)
     if segment.is_video:
-        table = _process_video(segment, model, builder, every=every, batch=batch, decoding=decoding)
+        table = _process_video(segment, model, builder, every=every, track=track, batch=batch, decoding=decoding)
     else:
         table = _process_images(segment, model, builder, batch=batch, decoding=decoding)
     for file in segment.files:
@@ -88,6 +96,7 @@ def _process_video(
     make_builder: Callable[[], TableBuilder],
     *,
     every: int,
+    track: bool,
     batch: int,
     decoding: Decoding,
 ) -> pyarrow.Table:
@@ -99,8 +108,10 @@ def _process_video(
         source = open_part(path, frames, every=every, decoding=decoding)
         if source is None:
             return builder.table()
-        for frame, found in _detect(model, source, batch):
-            builder.add(FoundFrame(file.path, frame.index, frame.time_s, found))
+        kept = _WeakKept() if track else None
+        for frame, found in _detect(model, source, batch, kept or False):
+            reported, weak = kept.split(len(found)) if kept else (found, None)
+            builder.add(FoundFrame(file.path, frame.index, frame.time_s, reported, weak))
         # A reason names the file, which may be a temporary copy here.
         bad_frames = [[index, reason.replace(path, file.path)] for index, reason in source.bad_frames]
         return builder.table(bad_frames=bad_frames)
@@ -128,9 +139,27 @@ def _process_images(
     return builder.table(bad_frames=bad_frames)
 
 
-def _detect(model: Model, source: Source, batch: int) -> Iterator[tuple[Frame, Detections]]:
-    with source, closing(model.stream(source, batch=batch, whole_batches=True)) as results:
+def _detect(
+    model: Model, source: Source, batch: int, track: TrackerLike | bool = False
+) -> Iterator[tuple[Frame, Detections]]:
+    with source, closing(model.stream(source, batch=batch, whole_batches=True, track=track)) as results:
         yield from results
+
+
+class _WeakKept:
+    """Takes a tracker's place in a stream, and keeps its weak detections."""
+
+    def __init__(self) -> None:
+        self._given: deque[Detections] = deque()
+
+    def update(self, found: Detections, _: float | None) -> Detections:
+        self._given.append(found)
+        return found
+
+    def split(self, reported: int) -> tuple[Detections, Detections]:
+        """The next frame's detections that are reported, and those that are not."""
+        given = self._given.popleft()
+        return given[:reported], given[reported:]
 
 
 class _Images(Source):

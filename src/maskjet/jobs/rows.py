@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maskjet.detections import Detections
 from maskjet.errors import InputError
@@ -28,17 +29,21 @@ SCHEMA = 1
 METADATA_KEY = b"maskjet"
 """Key of the schema's metadata that holds ours, as JSON."""
 _ESCAPED = "json:"
+_TRACKS = ("track_id", "track_class_id")
+_WEAK = "weak_"  # starts the columns of weak detections
 _FRAMES_AT_ONCE = 1024  # per record batch, whose lists have 32-bit offsets
 _BYTES_AT_ONCE = 2**28
 _MOST_BYTES = 2**31 - 1
 
 
-def check_kind(rows: str) -> Kind:
+def check_kind(rows: str, *, track: bool = False) -> Kind:
     """Check the kind of rows.
 
     Raises:
-        InputError: It is neither "frame" nor "detection".
+        InputError: It is neither "frame" nor "detection", or the latter for tracking.
     """
+    if track and rows == "detection":
+        raise InputError('rows must be "frame" with track, which needs all frames, got "detection".')
     for kind in _KINDS:
         if kind == rows:
             return kind
@@ -50,8 +55,14 @@ def arrow() -> Any:
     return require("pyarrow", extra="jobs", purpose="maskjet.jobs")
 
 
-def schema(rows: Kind) -> pyarrow.Schema:
-    """Arrow schema of a part, without metadata; docs/jobs.md explains the columns."""
+def schema(rows: Kind, *, with_weak: bool = False, with_tracks: bool = False) -> pyarrow.Schema:
+    """Arrow schema of a part, without metadata; docs/jobs.md explains the columns.
+
+    Args:
+        rows: Kind of the rows.
+        with_weak: Whether there are weak detections, which only hold tracks together; for rows of frames.
+        with_tracks: Whether there are tracks; for rows of frames.
+    """
     pa = arrow()
 
     def column(name: str, kind: Any, *, nullable: bool = False) -> Any:
@@ -76,6 +87,10 @@ def schema(rows: Kind) -> pyarrow.Schema:
             column("xyxy", lists(pa.list_(column("element", pa.float32()), 4))),
             column("rle", lists(pa.binary()), nullable=True),
         ]
+        if with_tracks:
+            found += [column(name, lists(pa.int64()), nullable=True) for name in _TRACKS]
+        if with_weak:
+            found += [each.with_name(_WEAK + each.name) for each in found if each.name not in ("n", "class_name")]
     else:
         found = [
             column("class_id", pa.int32()),
@@ -157,6 +172,8 @@ class FoundFrame:
     """Presentation time in seconds; None without a clock."""
     found: Detections
     """Its detections."""
+    weak: Detections | None = None
+    """Weaker ones, which only hold tracks together; None if the job does not track, and for images."""
 
 
 class TableBuilder:
@@ -164,12 +181,14 @@ class TableBuilder:
 
     Args:
         rows: Kind of the rows.
+        with_weak: Whether there are columns of weak detections.
+        with_tracks: Whether there are columns of tracks.
         about: Further entries of the metadata, in JSON types.
     """
 
-    def __init__(self, rows: Kind, **about: Any) -> None:
+    def __init__(self, rows: Kind, *, with_weak: bool = False, with_tracks: bool = False, **about: Any) -> None:
         self._rows = rows
-        self._schema = schema(rows).with_metadata(
+        self._schema = schema(rows, with_weak=with_weak, with_tracks=with_tracks).with_metadata(
             {METADATA_KEY: _dump({"version": __version__, "schema": SCHEMA, "rows": rows, "bad_frames": []} | about)}
         )
         self._frames = self._detections = 0
@@ -179,7 +198,7 @@ class TableBuilder:
 
     def add(self, frame: FoundFrame) -> None:
         """Add a frame."""
-        size = sum(len(rle["counts"]) for rle in frame.found.rle or ())
+        size = sum(len(rle["counts"]) for each in (frame.found, frame.weak) if each for rle in each.rle or ())
         if size > _MOST_BYTES:
             raise InputError(f"rle must have at most {_MOST_BYTES} bytes in a frame, got {size}.")
         self._frames += 1
@@ -200,14 +219,13 @@ class TableBuilder:
         if not frames:
             return
         columns = _columns(frames, per_detection=self._rows == "detection")
+        columns = {name: columns[name] for name in self._schema.names}
         self._batches.append(arrow().RecordBatch.from_pydict(columns, schema=self._schema))
 
 
 def _columns(frames: Sequence[FoundFrame], *, per_detection: bool) -> dict[str, Any]:
     """Columns of frames, by name, for one kind of rows; of numbers there are arrays, not an object for each."""
     pa, found = arrow(), [each.found for each in frames]
-    counts = np.array(list(map(len, found)), np.int32)
-    boxes = np.concatenate([each.xyxy for each in found])
     about = {
         "source": pa.array([escape(each.source) for each in frames], pa.string()),
         "index": pa.array([each.index for each in frames], pa.int64()),
@@ -215,23 +233,39 @@ def _columns(frames: Sequence[FoundFrame], *, per_detection: bool) -> dict[str, 
         "height": pa.array([each.image_size[0] for each in found], pa.int32()),
         "width": pa.array([each.image_size[1] for each in found], pa.int32()),
     }
-    values = {
-        "class_id": pa.array(np.concatenate([each.class_id for each in found])),
-        "class_name": pa.array(list(chain.from_iterable(map(_class_names, found))), pa.string()),
-        "confidence": pa.array(np.concatenate([each.confidence for each in found])),
-    }
     if per_detection:
-        of_frame = pa.array(np.repeat(np.arange(len(frames)), counts))
+        values, boxes = _values(found)
+        of_frame = pa.array(np.repeat(np.arange(len(frames)), list(map(len, found))))
         corners = {name: np.ascontiguousarray(boxes[:, at]) for at, name in enumerate(("x1", "y1", "x2", "y2"))}
         masks: list[bytes | None] = []
         for each in found:
             masks += _masks(each) or [None] * len(each)
         return {name: column.take(of_frame) for name, column in about.items()} | values | corners | {"rle": masks}
+    weak = [each.found[:0] if each.weak is None else each.weak for each in frames]
+    weak_lists = {_WEAK + name: column for name, column in _lists(weak).items()}
+    return about | {"n": list(map(len, found))} | _lists(found) | weak_lists
+
+
+def _values(found: Sequence[Detections]) -> tuple[dict[str, Any], NDArray[np.float32]]:
+    """Values of all detections, by column, and their boxes, float32 [n, 4]."""
+    pa = arrow()
+    values = {
+        "class_id": pa.array(np.concatenate([each.class_id for each in found])),
+        "class_name": pa.array(list(chain.from_iterable(map(_class_names, found))), pa.string()),
+        "confidence": pa.array(np.concatenate([each.confidence for each in found])),
+    }
+    return values, np.concatenate([each.xyxy for each in found])
+
+
+def _lists(found: Sequence[Detections]) -> dict[str, Any]:
+    """Columns with a list per frame, by name."""
+    pa, (values, boxes) = arrow(), _values(found)
     kinds = {field.name: field.type for field in schema("frame")}
-    offsets = pa.array(np.cumsum([0, *counts]), pa.int32())
+    offsets = pa.array(np.cumsum([0, *map(len, found)]), pa.int32())
     values["xyxy"] = pa.FixedSizeListArray.from_arrays(pa.array(boxes.ravel()), type=kinds["xyxy"].value_type)
     lists = {name: pa.ListArray.from_arrays(offsets, each, type=kinds[name]) for name, each in values.items()}
-    return about | {"n": counts} | lists | {"rle": list(map(_masks, found))}
+    tracks = {name: [getattr(each, name) for each in found] for name in _TRACKS}
+    return lists | tracks | {"rle": list(map(_masks, found))}
 
 
 def _masks(found: Detections) -> list[bytes] | None:
@@ -250,23 +284,34 @@ def read_frames(batch: pyarrow.RecordBatch, class_names: Mapping[int, str]) -> I
         batch: Rows of a part.
         class_names: Names of the model's classes.
     """
-    columns = {name: batch.column(name) for name in batch.schema.names}
+    about = zip(*(batch.column(name).to_pylist() for name in ("source", "index", "time_s")), strict=True)
+    found = _read_lists(batch, class_names)
+    weak = _read_lists(batch, class_names, _WEAK) if f"{_WEAK}rle" in batch.schema.names else repeat(None)
+    for (source, index, time_s), some, weaker in zip(about, found, weak, strict=False):
+        yield FoundFrame(unescape(source), index, time_s, some, weaker)
+
+
+def _read_lists(batch: pyarrow.RecordBatch, class_names: Mapping[int, str], start: str = "") -> Iterator[Detections]:
+    """Convert lists to each row's detections; `start` begins the names of their columns."""
+    columns = {name.removeprefix(start): batch.column(name) for name in batch.schema.names if name.startswith(start)}
     ends = columns["class_id"].offsets.to_numpy()
     class_id = columns["class_id"].values.to_numpy()
     confidence = columns["confidence"].values.to_numpy()
     xyxy = columns["xyxy"].values.flatten().to_numpy().reshape(-1, 4)
-    about = zip(*(columns[name].to_pylist() for name in ("source", "index", "time_s", "height", "width")), strict=True)
-    names, strings = columns["class_name"], columns["rle"]
-    for row, (source, index, time_s, height, width) in enumerate(about):
+    sizes = zip(batch.column("height").to_pylist(), batch.column("width").to_pylist(), strict=True)
+    names, strings = columns.get("class_name"), columns["rle"]
+    tracks = {name: columns[name] for name in _TRACKS if name in columns}
+    for row, size in enumerate(sizes):
         rows = slice(ends[row], ends[row + 1])
         counts = strings[row].as_py()
-        named = dict(zip(class_id[rows].tolist(), map(unescape, names[row].as_py()), strict=True))
-        found = Detections(
-            image_size=(height, width),
+        texts = [] if names is None else map(unescape, names[row].as_py())
+        ids = {name: column[row].as_py() for name, column in tracks.items()}
+        yield Detections(
+            image_size=size,
             xyxy=xyxy[rows],
             confidence=confidence[rows],
             class_id=class_id[rows],
-            rle=None if counts is None else [{"size": [height, width], "counts": each} for each in counts],
-            class_names={**named, **class_names},
+            rle=None if counts is None else [{"size": [*size], "counts": each} for each in counts],
+            class_names={**dict(zip(class_id[rows].tolist(), texts, strict=names is not None)), **class_names},
+            **{name: None if values is None else np.array(values, np.int64) for name, values in ids.items()},
         )
-        yield FoundFrame(unescape(source), index, time_s, found)

@@ -103,12 +103,14 @@ class Settings:
     """Kind of the output's rows, "frame" or "detection"."""
     config: EngineConfig = field(default_factory=EngineConfig)
     """Engine settings; workers replace the device by their own."""
+    track: bool = False
+    """Whether parts of videos have what tracking needs, which is done when they are merged."""
     jpeg_decoder: str = "cpu"
     """What decodes JPEGs in all workers: "cpu", or nvJPEG as `media.decoding.name_nvjpeg` names it."""
 
     def __post_init__(self) -> None:
         select_frames(self.every)  # raises
-        check_kind(self.rows)
+        check_kind(self.rows, track=self.track)
 
     def with_absolute_paths(self) -> Settings:
         """Make paths of model and weights absolute, as workers may have another current folder."""
@@ -140,6 +142,7 @@ class Settings:
         return {
             # As in results from before it was there.
             **({} if self.jpeg_decoder == "cpu" else {"jpeg_decoder": self.jpeg_decoder}),
+            **({"track": True} if self.track else {}),
             "model": self.model,
             "weights": weights_digest,
             "threshold": self.threshold,

@@ -184,7 +184,7 @@ class _Ahead:
         self._budget = _BUDGET if is_cpu else _BUDGET_GPU
         self._images: deque[_Loading] = deque()
         self._unseen: deque[_Loading] = deque()  # those whose look was not taken yet, the last ones
-        self._waiting: deque[_Loading] = deque()  # those that wait for the GPU
+        self._waiting: deque[tuple[_Loading, PlainJPEG]] = deque()  # those that wait for the GPU
         self._groups: list[Future[Any]] = []  # those that the GPU decodes
         self._count = 0  # images taken
 
@@ -249,16 +249,16 @@ class _Ahead:
                 if look.plain is None:
                     image.decoded = self._submit(decode_image, *look.encoded)
                 else:
-                    self._waiting.append(image)
+                    self._waiting.append((image, look.plain))
             image.look = look
             self._unseen.popleft()
         if self._waiting and self._jpegs is not None:
             self._groups = [group for group in self._groups if not group.done()]
             if len(self._groups) < _GROUPS:
-                images = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_TOGETHER))]
-                group = self._submit(self._jpegs.decode, list(map(_plain_of, images)))
+                together = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_TOGETHER))]
+                group = self._submit(self._jpegs.decode, [plain for _, plain in together])
                 self._groups.append(group)
-                for place, image in enumerate(images):
+                for place, (image, _) in enumerate(together):
                     image.decoded, image.place = group, place
 
     def cancel(self) -> None:
@@ -274,12 +274,6 @@ class _Ahead:
 def _bytes_of(image: _Loading) -> int:
     """The bytes that an image holds."""
     return image.look.nbytes if isinstance(image.look, _Look) else 0
-
-
-def _plain_of(image: _Loading) -> PlainJPEG:
-    assert isinstance(image.look, _Look)
-    assert image.look.plain is not None
-    return image.look.plain
 
 
 def _look_at(

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from av.video.frame import VideoFrame
 
-from maskjet.media.orientation import Orientation, read_orientation
+from maskjet.media.orientation import read_orientation
 
 # Code points of ITU-T H.273, used by FFmpeg's enumerations and the containers alike.
 _BT709, _BT470BG, _SMPTE170M, _BT2020, _BT2020_TRANSFER = 1, 5, 6, 9, 14
@@ -86,11 +86,11 @@ def read_picture_format(picture: VideoFrame, pixel_aspect: Fraction | None) -> P
     )
 
 
-def _upright(pixel_aspect: Fraction | None, orientation: Orientation) -> Fraction:
+def _upright(pixel_aspect: Fraction | None, orientation: int) -> Fraction:
     """Pixel aspect ratio of the upright picture; 1 if it is missing or implausible."""
     if not pixel_aspect or not _NARROWEST <= pixel_aspect <= 1 / _NARROWEST:
         return Fraction(1)
     aspect = Fraction(pixel_aspect.numerator, pixel_aspect.denominator)  # PyAV 19 has its own class
-    if orientation.is_transposed:
+    if orientation > 4:
         aspect = 1 / aspect
     return aspect.limit_denominator(500)  # H.264 has 16 bits for each side

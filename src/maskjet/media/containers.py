@@ -143,11 +143,7 @@ def open_container(
 ) -> av.container.InputContainer:
     """Open a file, camera or URL that has video; with `hwaccel`, a GPU decodes it if it can.
 
-    Args:
-        name: Path, device file or URL.
-        hwaccel: Opens the decoder on a GPU; None for the CPU's.
-        number: The stream that is to be read; see `video_of`.
-        fence: Opens a URL whose host is to be checked.
+    `number` is the stream's that is to be read, see `video_of`; `fence` opens a URL whose host is to be checked.
 
     Raises:
         SourceError: It can't be opened, has no such stream or none that FFmpeg decodes, or its frames are too large.
@@ -205,10 +201,8 @@ def _formats() -> str:
 def video_of(container: av.container.InputContainer, number: int | None = None) -> av.VideoStream:
     """The video stream that is read, of an opened container that has it.
 
-    Args:
-        container: The container.
-        number: Number of the stream among the container's video streams, from 0, as in FFmpeg's "v:1"; None for
-            FFmpeg's choice: the one marked as default, then the one with the most bits.
+    It is the one of a number among the container's video streams, from 0, as in FFmpeg's "v:1"; or FFmpeg's choice: the
+    one marked as default, then the one with the most bits.
     """
     if number is not None:
         return container.streams.video[number]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from maskjet.media.colours import FULL_RANGE, guess_matrix
 from maskjet.media.decoding import download, why_not_kept
 from maskjet.media.orientation import read_orientation
+from maskjet.media.pillow_images import turn
 
 if TYPE_CHECKING:
     from maskjet.media.picture import Picture
@@ -20,10 +21,7 @@ _THREADS = 4  # FFmpeg's choice, 16 on 16 cores, makes decoding at 720p a fifth 
 
 
 class PictureConverter:
-    """Gives the pixels of the pictures of one decoder.
-
-    Args:
-        device: Where they are decoded, "cpu" or "cuda:N".
+    """Gives the pixels of the pictures of one decoder, on "cpu" or "cuda:N".
 
     Attributes:
         fallback: Why pictures of a GPU's decoder were converted on the CPU; None if none were.
@@ -65,4 +63,4 @@ class PictureConverter:
                 self.is_on_cpu = True
         rgb = self._to_rgb.reformat(host, format="rgb24", src_colorspace=matrix, threads=_THREADS)
         pixels = np.asarray(rgb.to_ndarray(), dtype=np.uint8)
-        return np.ascontiguousarray(read_orientation(picture).apply(pixels))
+        return np.ascontiguousarray(turn(pixels, read_orientation(picture)))

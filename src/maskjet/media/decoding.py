@@ -13,7 +13,7 @@ import av
 from av.codec.hwaccel import HWAccel
 
 from maskjet.errors import InputError, UnsupportedError, first_line
-from maskjet.media.orientation import UPRIGHT, read_orientation
+from maskjet.media.orientation import read_orientation
 
 if TYPE_CHECKING:
     from maskjet.config import EngineConfig
@@ -152,7 +152,7 @@ def why_not_kept(picture: av.VideoFrame) -> str | None:
         return "the GPU does not decode this profile, level or size"
     if picture.sw_format.name != "nv12":
         return f"pictures are {picture.sw_format.name}, not nv12"
-    return "pictures are rotated or mirrored" if read_orientation(picture) != UPRIGHT else None
+    return "pictures are rotated or mirrored" if read_orientation(picture) != 1 else None
 
 
 def download(picture: av.VideoFrame) -> av.VideoFrame:

@@ -35,11 +35,7 @@ _RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})")
 
 
 class Fence:
-    """Opens what FFmpeg asks for, over HTTP(S) and from checked addresses alone.
-
-    Args:
-        resolve: Gives the addresses of each host, also of those that redirects name.
-    """
+    """Opens what FFmpeg asks for, over HTTP(S) and from checked addresses alone, also where redirects lead."""
 
     def __init__(self, resolve: Resolve) -> None:
         self._resolve, self._files = resolve, list[HttpFile]()
@@ -70,13 +66,9 @@ class Fence:
 
 
 class HttpFile:
-    """The content of an HTTP(S) URL as a file, after at most ten redirects.
+    """The content of an HTTP(S) URL, perhaps with user and password, as a file, after at most ten redirects.
 
     As in FFmpeg certificates are not verified: cameras sign their own.
-
-    Args:
-        url: The URL, with user and password if its server asks for them.
-        resolve: Gives the addresses of a host.
 
     Raises:
         SourceError: A host must not be reached.

@@ -104,11 +104,8 @@ def walk(
 ) -> Iterator[tuple[str, _Files]]:
     """A folder and, if asked for, those below it in natural order, each as soon as it is scanned, as `list_folder`.
 
-    Args:
-        folder: Its path.
-        scan: Gives a folder's files and the names of its folders, as `scan_folder` does.
-        recursive: Whether to go into its sub-folders.
-        identify: Gives a folder's real path, by which none is entered twice.
+    `scan` gives a folder's files and the names of its folders, as `scan_folder` does; `identify` its real path, by
+    which none is entered twice.
     """
     root, entered, left = identify(folder), set[str](), [folder]
     while left:

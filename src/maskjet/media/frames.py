@@ -239,12 +239,7 @@ def _is_image(item: Any) -> bool:
 
 
 class ImageSource(Source):
-    """One image, read when it is opened.
-
-    Args:
-        image: Path or image in memory, as `to_pixels` takes it.
-        name: Path of the image, or its name in frames and messages.
-        opening: Where JPEGs are decoded, and the frames to give; any without a start give the image.
+    """One image, a path or in memory as `to_pixels` takes it, read when it is opened.
 
     Raises:
         SourceError: The file can't be read.

@@ -10,6 +10,10 @@ import re
 from collections.abc import Iterator
 from struct import Struct, unpack_from
 
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet.jit import compiled
 from maskjet.media.pillow_images import open_with_pillow
 
 MOST_PARTS = 2**16
@@ -23,8 +27,7 @@ _TIFF_NUMBERS = {1: "B", 3: "H", 4: "I", 6: "B", 8: "H", 9: "I", 16: "Q", 17: "Q
 def stated_size_hw(data: bytes) -> tuple[int, int] | None:
     """The (height, width) that a PNG, JPEG, WebP, AVIF, BMP, GIF or TIFF states; None for anything else.
 
-    Args:
-        data: Content of the whole file; all but AVIF state their size in its first part.
+    All but AVIF, of which the whole file is needed, state their size in their first part.
     """
     try:
         if data.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -72,6 +75,38 @@ def jpeg_frame(data: bytes) -> tuple[int, int, int]:
         if marker == _START_OF_SCAN:
             break
     return max(frames, key=lambda frame: frame[0] * frame[1])
+
+
+def jpeg_scans(data: bytes) -> tuple[int, int | None]:
+    """The number of a JPEG's scans, and the position of its end marker, not of a thumbnail's or an appended video's.
+
+    The position is None if there is no such marker within MOST_PARTS segments. Other threads work meanwhile.
+    """
+    scans, end = _count(np.frombuffer(data, dtype=np.uint8))
+    return scans, None if end < 0 else end
+
+
+@compiled("UniTuple(int64, 2)(Array(uint8, 1, 'C', True))")
+def _count(data: NDArray[np.uint8]) -> tuple[int, int]:
+    """As `jpeg_scans`; -1 in place of None."""
+    scans, position = 0, 2
+    for _ in range(MOST_PARTS):
+        while position + 1 < len(data):
+            marker = data[position + 1]
+            # Neither a stuffed zero nor a marker without a length.
+            if data[position] == 0xFF and (0x02 <= marker <= 0xCF or 0xD8 <= marker <= 0xFE):
+                break
+            position += 1
+        if position + 1 >= len(data):
+            break
+        if data[position + 1] == 0xD9:
+            return scans, position
+        scans += data[position + 1] == 0xDA
+        start = position + 2
+        if start + 1 >= len(data):
+            break
+        position = start + (int(data[start]) << 8 | int(data[start + 1]))
+    return scans, -1
 
 
 def _webp(data: bytes) -> tuple[int, int]:

@@ -22,8 +22,7 @@ from maskjet.errors import InputError, SourceError, explain, translate_errors
 from maskjet.files import path_of_url
 from maskjet.media.avif import decode_avif
 from maskjet.media.containers import is_camera, is_stream, shown_name
-from maskjet.media.image_headers import MOST_PARTS, jpeg_descriptions, jpeg_frame, stated_size_hw
-from maskjet.media.jpeg_scans import jpeg_scans
+from maskjet.media.image_headers import MOST_PARTS, jpeg_descriptions, jpeg_frame, jpeg_scans, stated_size_hw
 from maskjet.media.pillow_images import (
     open_with_pillow,
     orientation_of,
@@ -120,9 +119,7 @@ def path_of_image(value: str | os.PathLike[str], name: str) -> Path:
 def as_tensor(value: Any, name: str) -> Any:
     """Turn an object with `__dlpack__` into a tensor that shares its memory, and floating tensors into bytes.
 
-    Args:
-        value: Anything; NumPy arrays and other objects are returned as they are.
-        name: Name of the image or images in error messages.
+    NumPy arrays and other objects are returned as they are.
 
     Raises:
         InputError: The memory can't be shared, the tensor is sparse, nested, quantized or without data, or the values
@@ -194,12 +191,7 @@ def split_images(value: Any, name: str) -> list[Any] | None:
 
 
 class ImageReference:
-    """A way to get an image again without keeping its memory: its path, or a weak reference to it.
-
-    Args:
-        given: The image, or the batch that it is in, as `to_image` or `split_images` takes it.
-        position: The image's position in the batch; None if it is alone.
-    """
+    """A way to get an image again without keeping its memory: its path, or a weak reference to it, or to its batch."""
 
     __slots__ = ("_given", "_position", "path")
 
@@ -243,11 +235,7 @@ def read_image(path: Path) -> Image:
 
 
 def decode_image(data: bytes, name: str) -> Image:
-    """Decode the content of an image file as `read_image` does.
-
-    Args:
-        data: The whole file.
-        name: Name of the image in error messages, quoted if it is a path.
+    """Decode the content of a whole image file as `read_image` does; `name` is the image's in errors, a path quoted.
 
     Raises:
         SourceError: The data is empty, cut off, damaged, too large or no image.

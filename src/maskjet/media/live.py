@@ -32,13 +32,9 @@ _T = TypeVar("_T")
 
 
 class Retries:
-    """Tries failed work again, after waits that double from 0.5 s to 30 s.
+    """Tries failed work again, after waits that double from 0.5 s to 30 s, for `patience_s`, until `stop` is set.
 
     Each wait is shorter by up to a half, at random, so that the sources of a host that was away don't return at once.
-
-    Args:
-        stop: Ends all tries, and a wait at once.
-        patience_s: Seconds after which a failure is raised.
     """
 
     def __init__(self, stop: threading.Event, patience_s: float = math.inf) -> None:
@@ -49,10 +45,8 @@ class Retries:
     def run(self, work: Callable[[], _T], on_failure: Callable[[Exception], None], *, waits: bool = False) -> _T | None:
         """Call `work` until it succeeds, and return its result; None once `stop` is set.
 
-        Args:
-            work: The work to try.
-            on_failure: Called with each error that is followed by another try.
-            waits: Whether to wait before the first try.
+        `on_failure` is called with each error that is followed by another try. With `waits` it waits before the first
+        try.
 
         Raises:
             SourceError, FrameError, UnsupportedError: The last try after `patience_s` failed. Other errors are raised
@@ -87,13 +81,8 @@ class LiveSource(Source):
 
     When it ends, breaks off or gives nothing for 10 s, it is opened again. The time of its frames goes on by the clock;
     their index counts the frames that came. Each gap is an entry in `bad_frames`. Frames may change their size, and the
-    stream its codec. `every` counts anew from the first frame after a gap.
-
-    Args:
-        first: The first connection.
-        connect: Makes another one, which gives some of its frames.
-        selection: Frames to give of all.
-        reconnect_for: Seconds after which a source that can't be opened again has ended.
+    stream its codec. `every` counts anew from the first frame after a gap. `connect` makes another connection, which
+    gives some of its frames.
     """
 
     kind = "video"
@@ -234,12 +223,7 @@ class LiveSource(Source):
 
 
 def open_stream(url: str, opening: Opening = DEFAULT_OPENING, fence: Fence | None = None) -> Source:
-    """Open a camera or URL.
-
-    Args:
-        url: Device file or URL.
-        opening: How to open it; a live source has no start.
-        fence: Opens a URL whose host is to be checked, each time.
+    """Open a camera or URL; a `fence` opens a URL whose host is to be checked, each time.
 
     Returns:
         A `LiveSource`, or a `VideoSource` if it is no live source or not to be opened again.

@@ -42,10 +42,7 @@ class Loss(NamedTuple):
 class Losses:
     """Follows a video's packets in the order of the file, and its pictures in the order in which they are shown.
 
-    Args:
-        container: The opened file.
-        stream: Its video.
-        entry: Where decoding begins; None for the beginning of the file.
+    Decoding begins at an entry, or at the beginning of the file.
     """
 
     def __init__(

@@ -23,7 +23,6 @@ from maskjet.ops.gpu import capturing, on_device
 _CUDA = 13  # major version of the library and of PyTorch's runtime
 _LIBRARY = f"cu{_CUDA}/lib/libnvjpeg.so.{_CUDA}"  # below the folders of the namespace package `nvidia`
 _PURPOSE = "Decoding JPEGs on a GPU"
-_MAJOR_VERSION = 0  # libraryPropertyType
 _HARDWARE = 3  # NVJPEG_BACKEND_HARDWARE
 _INTERPOLATED = 1 << 5  # NVJPEG_FLAGS_UPSAMPLING_WITH_INTERPOLATION, as libjpeg-turbo upsamples chroma
 _RGB = 5  # NVJPEG_OUTPUT_RGBI: interleaved
@@ -40,10 +39,7 @@ class _Image(ctypes.Structure):
 
 
 def jpeg_decoder(device: str) -> JPEGDecoder:
-    """The process's decoder of a GPU, made when it is first asked for.
-
-    Args:
-        device: The GPU, "cuda:N".
+    """The process's decoder of a GPU, "cuda:N", made when it is first asked for.
 
     Raises:
         UnsupportedError: The GPU can't be used or has no decoder of JPEGs, or PyTorch is not for CUDA 13.
@@ -59,11 +55,7 @@ def _make_decoder(device: str) -> JPEGDecoder:
 
 
 class JPEGDecoder:
-    """Decodes JPEGs by an NVIDIA GPU's own decoder; one per process and GPU (`jpeg_decoder`), for several threads.
-
-    Args:
-        device: See `jpeg_decoder`, which also names the errors.
-    """
+    """Decodes JPEGs by an NVIDIA GPU's own decoder; one per process and GPU (`jpeg_decoder`), for several threads."""
 
     def __init__(self, device: str) -> None:
         library, self._device = _load_library(), torch.device(device)
@@ -96,8 +88,7 @@ class JPEGDecoder:
     def decode(self, images: Sequence[PlainJPEG]) -> list[torch.Tensor | None]:
         """Decode JPEGs, which differ from libjpeg-turbo's by at most 1; up to 32 together.
 
-        Args:
-            images: Any number, of any sizes, each bounded before by `limits.image_pixels`.
+        Images are any number, of any sizes, each bounded before by `limits.image_pixels`.
 
         Returns:
             uint8 [H, W, 3] RGB on the GPU, upright; None for each that the GPU refused. They are finished, so any
@@ -122,11 +113,7 @@ class JPEGDecoder:
 class _State:
     """nvJPEG's state of one batch, with a stream of its own. Made while no graph is captured; not thread-safe.
 
-    Args:
-        library: nvJPEG.
-        handle: Its handle.
-        submitting: Held while work is submitted to the handle.
-        device: The GPU, which is current.
+    `submitting` is held while work is submitted to the handle. The device is current.
     """
 
     def __init__(self, library: Any, handle: ctypes.c_void_p, submitting: threading.Lock, device: torch.device) -> None:
@@ -217,7 +204,6 @@ def _load_library() -> Any:
         raise missing("nvidia-nvjpeg", extra="gpu", purpose=_PURPOSE, why=first_line(error)) from error
     word, number, pointer = ctypes.c_void_p, ctypes.c_int, ctypes.POINTER
     for name, types in {
-        "nvjpegGetProperty": (number, pointer(number)),
         "nvjpegCreateEx": (number, word, word, ctypes.c_uint, pointer(word)),
         "nvjpegDestroy": (word,),
         "nvjpegGetHardwareDecoderInfo": (word, pointer(ctypes.c_uint), pointer(ctypes.c_uint)),
@@ -227,7 +213,4 @@ def _load_library() -> Any:
         "nvjpegDecodeBatched": (word, word, word, word, word, word),
     }.items():
         getattr(library, name).argtypes = types
-    version = number()
-    if library.nvjpegGetProperty(_MAJOR_VERSION, ctypes.byref(version)) or version.value != _CUDA:
-        raise UnsupportedError(f"nvJPEG must be of version {_CUDA}, got {version.value}: use decoder='cpu'.")
     return library

@@ -82,8 +82,6 @@ def _stream_of(device: torch.device) -> torch.cuda.Stream:
 def conversion_of(matrix: int, *, is_full_range: bool) -> torch.Tensor:
     """The numbers that convert frames to RGB, int32 [4, 2] on the CPU; the same object for the same arguments.
 
-    Args:
-        matrix: Matrix coefficients, a code point of ITU-T H.273 that swscale knows.
-        is_full_range: Whether luma spans 0..255, not 16..235.
+    The matrix is a code point of ITU-T H.273 that swscale knows.
     """
     return yuv_conversion(_MATRICES[matrix], full_range=is_full_range)

@@ -46,12 +46,7 @@ def stated_orientation(data: bytes) -> int:
 
 
 def orientation_of_jpeg(data: bytes, descriptions: Sequence[bytes]) -> int:
-    """The orientation that a JPEG states, as `stated_orientation`, of which no more is asked than it takes.
-
-    Args:
-        data: The whole file.
-        descriptions: What its segments of Exif and XMP (APP1) hold.
-    """
+    """The orientation that a JPEG states, as `stated_orientation`, by the content of its segments of Exif and XMP."""
     if not descriptions:
         return 1
     found = _find_in_exif(descriptions)

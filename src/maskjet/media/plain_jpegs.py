@@ -50,9 +50,6 @@ _LOWEST, _HIGHEST = np.uint64(0x01010101), np.uint64(0x80808080)  # bits of four
 def check_jpeg(data: bytes) -> PlainJPEG | str:
     """Find out whether a GPU may decode an image file; takes time in proportion to its bytes, whatever size it states.
 
-    Args:
-        data: The whole file, of any kind.
-
     Returns:
         The JPEG, or in few words why the CPU must decode the file.
     """

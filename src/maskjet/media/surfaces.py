@@ -47,13 +47,7 @@ class _Copy(ctypes.Structure):
 class SurfaceCopier:
     """Copies pictures out of one decoder's memory, of which there is little. Made while the GPU's context is current.
 
-    Not thread-safe.
-
-    Args:
-        device: The GPU, "cuda:N".
-
-    Raises:
-        RuntimeError: The driver failed.
+    Not thread-safe. Its methods raise RuntimeError if the driver failed.
     """
 
     def __init__(self, device: str) -> None:
@@ -70,14 +64,8 @@ class SurfaceCopier:
     def copy(self, surface: av.VideoFrame) -> torch.Tensor:
         """Copy a picture; the copy is finished on return, so the surface may be given back and any stream may read it.
 
-        Args:
-            surface: The decoder's picture: NV12 in GPU memory, of even size.
-
-        Returns:
-            uint8 [H × 3 / 2, W] on the GPU: the rows of luma, then those of chroma, U and V in turn.
-
-        Raises:
-            RuntimeError: The driver failed.
+        Takes the decoder's picture: NV12 in GPU memory, of even size. Gives uint8 [H × 3 / 2, W] on the GPU: the rows
+        of luma, then those of chroma, U and V in turn.
         """
         height, width = surface.height, surface.width
         memory = torch.empty((height // 2 * 3, width), dtype=torch.uint8, device=self._device)

@@ -71,11 +71,7 @@ class _Key:
 
 
 def find_entry(name: str, selection: Selection) -> Entry | None:
-    """The last entry that is not behind a selection's first frame; None if all frames must be decoded.
-
-    Args:
-        name: Path of the video.
-        selection: Frames asked for; its start is not 0.
+    """The last entry that is not behind a selection's start, which is not 0; None if all frames must be decoded.
 
     Raises:
         SourceError: The video can't be opened.
@@ -100,13 +96,9 @@ def _is_early(index: int, seconds: float, selection: Selection) -> bool:
 
 
 def find_entries(name: str, seconds: float, *, most_counted: int, video_stream: int | None = None) -> list[Entry]:
-    """Entries at least this far apart, in order.
+    """Entries at least so many seconds apart, and behind the beginning, in order.
 
-    Args:
-        name: Path of the video.
-        seconds: Least time between two entries, and before the first one.
-        most_counted: Most entries where each is reached by counting from the beginning.
-        video_stream: Number of the stream; None for FFmpeg's choice.
+    At most `most_counted`, where each is reached by counting from the beginning.
 
     Raises:
         SourceError: The video can't be opened.
@@ -157,10 +149,7 @@ def _may_be_halves(stream: av.VideoStream, times: Any) -> bool:
 class _ReadIndex:
     """The key frames of a file whose packets are read from the beginning, up to the first doubt.
 
-    Args:
-        container: The opened file; it is read.
-        stream: Its video.
-        selection: Where reading may end; None for the end of the file.
+    Reading may end at a selection's start.
     """
 
     def __init__(
@@ -215,13 +204,9 @@ def _is_doubtful(packet: av.Packet[Any], least: int) -> bool:
 
 
 class _ListedIndex:
-    """The key frames that an MP4 lists.
+    """The key frames that an MP4 lists; the file, of `size` bytes, is read around key frames.
 
-    Args:
-        container: The opened file; it is read around key frames.
-        stream: Its video.
-        size: Bytes of the file.
-        selection: Behind its start no key frame is listed, but for leading pictures.
+    None is listed behind a selection's start, but for leading pictures.
     """
 
     def __init__(

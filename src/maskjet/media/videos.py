@@ -187,12 +187,10 @@ class VideoSource(Source):
     def _take_no_frame(self) -> None:
         """Refuse a source that has no frame to give."""
         self.close()
-        if self._selection.starts_late and self.frames_seen and self._start_is_beyond():
+        is_beyond = self._start is None or self._start >= self.frames_seen
+        if self._selection.starts_late and self.frames_seen and is_beyond:
             raise BeyondEndError(self.name, self._selection.shown_start, self.frames_seen)
         raise SourceError(f"source must have a frame that can be decoded, {self.name!r} has none.")
-
-    def _start_is_beyond(self) -> bool:
-        return self._start is None or self._start >= self.frames_seen
 
     def _take_start(self, index: int) -> None:
         """Adapt the facts to the selection, now that the first frame's index is known."""

@@ -27,14 +27,7 @@ _ONNX_FIELDS = (0x12, 0x1A, 0x22, 0x2A, 0x32, 0x3A, 0x42)
 
 
 def describe(head: bytes) -> tuple[str, str]:
-    """Name the kind of a file.
-
-    Args:
-        head: The file's first 512 bytes, or all if it has fewer.
-
-    Returns:
-        The kind of file, to follow "is", and advice.
-    """
+    """Name the kind of a file by its first 512 bytes, or all if it has fewer: a text to follow "is", and advice."""
     if not head:
         return "empty", _AGAIN
     if not head.strip(b"\0"):
@@ -50,14 +43,7 @@ def describe(head: bytes) -> tuple[str, str]:
 
 
 def describe_archive(names: Sequence[str]) -> tuple[str, str]:
-    """Name the kind of a zip file without a checkpoint.
-
-    Args:
-        names: Names of its records.
-
-    Returns:
-        The kind of file, to follow "is", and advice.
-    """
+    """Name the kind of a zip file without a checkpoint, by its records: a text to follow "is", and advice."""
     if any(name.endswith("/constants.pkl") for name in names):
         return "a TorchScript module", _EXPORTED
     if any(

@@ -88,12 +88,7 @@ def check_state(
 ) -> None:
     """Check that a state dict has a network's parameters, no others, in its shapes, as floating-point numbers.
 
-    Args:
-        state: The state dict; only names, shapes and types are looked at.
-        expected: The network's shapes by name.
-        name: The network's name.
-        path: The file of the state dict.
-        may_differ: Whether a tensor of another shape is right, too.
+    Only names, shapes and types are looked at; `may_differ` says whether a tensor of another shape is right, too.
 
     Raises:
         CheckpointError: It has not; the first is named. Or the network is larger than `limits.checkpoint_bytes`.

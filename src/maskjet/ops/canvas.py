@@ -67,12 +67,7 @@ class Region:
         return self.top, self.left, self.height, self.width
 
     def canvas(self, source_hw: tuple[int, int], size_hw: tuple[int, int]) -> Canvas:
-        """The canvas of an input in which the frame fills this rectangle.
-
-        Args:
-            source_hw: (height, width) of the frame, in pixels.
-            size_hw: (h, w) of the input, in pixels.
-        """
+        """The canvas of an input of `size_hw` in which a frame of `source_hw` fills this rectangle; all in pixels."""
         height, width = source_hw  # the product comes first, so that whole numbers of pixels are exact
         return Canvas(
             -self.left * width / self.width,
@@ -100,14 +95,10 @@ class Letterbox:
         return f"letterbox, {self.place}, #{bytes(self.color).hex()}"
 
     def region(self, source_hw: tuple[int, int], size_hw: tuple[int, int]) -> Region:
-        """The part of the input that a frame fills.
+        """The part of an input of `size_hw` that a frame of `source_hw` fills, all in pixels.
 
         Sides are rounded to the nearest pixel, at least 1. If an odd number of rows or columns is left over, the extra
         one of a centred frame lies below or to the right.
-
-        Args:
-            source_hw: (height, width) of the frame, in pixels.
-            size_hw: (h, w) of the input, in pixels.
         """
         ratio = min(size_hw[0] / source_hw[0], size_hw[1] / source_hw[1])
         height, width = (max(round(side * ratio), 1) for side in source_hw)

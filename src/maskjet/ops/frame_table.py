@@ -74,15 +74,10 @@ class FrameTable:
         address: int = 0,
         chroma_address: int = 0,
     ) -> None:
-        """Describe a frame on the host.
+        """Describe a frame on the host, in a row, by what `pack_row` gives.
 
-        Args:
-            number: Its row.
-            packed: What `pack_row` gives.
-            size_hw: (height, width) in pixels.
-            canvas: The area that the input shows.
-            address: Of its first pixel, or luma, on the device; of no use to steps that take tensors.
-            chroma_address: Of its first chroma sample.
+        Addresses are those of its first pixel, or luma, and first chroma sample on the device; of no use to steps that
+        take tensors.
         """
         row = (packed, address, chroma_address)
         if self._held[number] == row:
@@ -113,12 +108,7 @@ class FrameTable:
 
 
 class DeviceFrames:
-    """Frames on a GPU that `preprocess` finds by a `FrameTable`.
-
-    Args:
-        table: Describes the frames.
-        is_yuv: Whether they are NV12 or its like, not RGB.
-    """
+    """Frames on a GPU, RGB, or NV12 and its like, that `preprocess` finds by a `FrameTable`."""
 
     def __init__(self, table: FrameTable, *, is_yuv: bool) -> None:
         self.table, self.is_yuv = table, is_yuv

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from maskjet.errors import first_line
-from maskjet.ops.record import HALVES, Op, Variant, serves_any
+from maskjet.ops.record import HALVES, Op, Variant, name_of
 
 capturing = threading.Lock()
 """Held while a graph is captured, and while a video decoder is made or freed. To make a decoder, CUDA waits for all
@@ -44,17 +44,13 @@ def make_op(
 ) -> Op:
     """Make the record of an op whose Triton implementation has its name and lies in its package's `triton.py`.
 
-    Args:
-        public: The function users call.
-        reference: The definition; serves every input.
-        dtypes: Types of the op's first tensor that the Triton implementation takes.
-        cpu: The implementation for CPUs, if there is one.
+    `dtypes` are the types of the op's first tensor that the Triton implementation takes.
     """
     name = public.__name__
     variants = {
         "triton": triton_variant(f"{public.__module__}.triton", name, dtypes),
         **({} if cpu is None else {"cpu": cpu}),
-        "reference": Variant(reference, serves_any),
+        "reference": Variant(reference),
     }
     return Op(name, public, variants)
 
@@ -64,11 +60,7 @@ def triton_variant(
 ) -> Variant:
     """Make a variant that imports its module, and with it Triton, on the first call.
 
-    Args:
-        module: The module's full name.
-        function: The implementation in it.
-        dtypes: Types of the op's first tensor that the implementation takes.
-        allocate: The function in the module that makes an `out`, if the op needs one; see `Variant`.
+    `dtypes` are those of the op's first tensor that the function takes; `allocate` names the one that makes an `out`.
     """
 
     def first_called(name: str) -> Callable[..., Any]:
@@ -81,8 +73,8 @@ def triton_variant(
 
     def refuse(sample: torch.Tensor) -> str | None:
         if sample.dtype not in dtypes:
-            known = ", ".join(_name(dtype) for dtype in dtypes)
-            return f"it takes {known}, got {_name(sample.dtype)}"
+            known = ", ".join(map(name_of, dtypes))
+            return f"it takes {known}, got {name_of(sample.dtype)}"
         return why_not(sample.device, sample.dtype)
 
     return Variant(first_called(function), refuse, None if allocate is None else first_called(allocate))
@@ -100,7 +92,7 @@ def why_not(device: torch.device, dtype: torch.dtype) -> str | None:
     capability = torch.cuda.get_device_capability(device)
     oldest = _OLDEST_WITH_BFLOAT16 if dtype == torch.bfloat16 else _OLDEST
     if capability < oldest:
-        return "{} needs compute capability {}.{}, got {}.{}".format(_name(dtype), *oldest, *capability)
+        return "{} needs compute capability {}.{}, got {}.{}".format(name_of(dtype), *oldest, *capability)
     return _try_to_compile(device)
 
 
@@ -233,9 +225,11 @@ def compiling_ahead(device: torch.device) -> Iterator[None]:
 class Launchers:
     """The launchers of a kernel, by warps and pipeline stages; launches never wait and can be captured in a CUDA graph.
 
+    Where the GPU allows it, a kernel begins before the previous one has ended (`has_dependent_launches`).
+
     Args:
-        kernel: See `Launcher`; with `WAITS` it waits for the previous kernel itself. It must let the next kernel begin
-            only after that, so that a wait covers all kernels before.
+        kernel: See `Launcher`. With its last constant, `WAITS`, it waits for the previous kernel itself. It must let
+            the next kernel begin only after that, so that a wait covers all kernels before.
         options: Triton's launch options of all launchers, such as `maxnreg`.
     """
 
@@ -243,7 +237,18 @@ class Launchers:
         self._kernel, self._options = kernel, options
         self._launchers: dict[tuple[int, int, bool], Launcher] = {}
 
-    def of(self, warps: int, stages: int, *, waits: bool) -> Launcher:
+    def of(self, device: torch.device, warps: int, stages: int) -> Callable[..., None]:
+        """A function that launches on a device's current stream, as `Launcher` does."""
+        waits = has_dependent_launches(device)
+        launcher = self.make(warps, stages, waits=waits)
+
+        def launch(*args: Any, **constants: Any) -> None:
+            with on_device(device):
+                launcher(*args, **constants, WAITS=waits)
+
+        return launch
+
+    def make(self, warps: int, stages: int, *, waits: bool) -> Launcher:
         """Get or make a launcher; `waits` lets the kernel begin before the previous one has ended."""
         key = (warps, stages, waits)
         if key not in self._launchers:
@@ -256,7 +261,3 @@ class Launchers:
 def table(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Copy numbers to a device, once while cached. The tensor is shared and must not be written to."""
     return torch.tensor(values, dtype=dtype, device=device)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

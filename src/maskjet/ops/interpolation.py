@@ -35,10 +35,7 @@ class Taps(NamedTuple):
 def taps(source: int, target: int, channels: int) -> Taps:
     """The taps that resize `source` values to `target`: half-pixel centres, clamped at the borders.
 
-    Args:
-        source: Number of source values.
-        target: Number of output values.
-        channels: Channels of the images; ATen has a kernel for one channel and one for several, channels-last.
+    ATen has a kernel for images of one channel, and one for several, channels-last.
     """
     return _taps(source, target, _rounds_positions_once(channels, torch.get_num_threads() == 1))
 

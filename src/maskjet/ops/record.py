@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -30,7 +30,7 @@ class Variant:
     run: Callable[..., Any]
     """The implementation. All implementations of an op take the same arguments and return the same type, or write to
     `out`."""
-    refuse: Callable[[torch.Tensor], str | None]
+    refuse: Callable[[torch.Tensor], str | None] = lambda _: None
     """Takes the op's first tensor; returns why this implementation can't serve its device or dtype, or None."""
     allocate: Callable[..., Any] | None = None
     """Makes an `out` for `run`, for ops whose implementations need different ones."""
@@ -62,14 +62,9 @@ class Op:
     """Implementations by name, fastest first, ending with "reference", which serves every input."""
 
     def choose(self, implementation: str, sample: torch.Tensor) -> Choice:
-        """Decide which implementation serves inputs like `sample`.
+        """Decide which implementation serves inputs like `sample`, the op's first tensor, or an empty one like it.
 
-        Args:
-            implementation: "auto" for the fastest that serves `sample`, or the name of one.
-            sample: The op's first tensor argument, or an empty one of the same device and dtype.
-
-        Returns:
-            The implementation and the reason for it.
+        `implementation` is "auto" for the fastest that serves the sample, or the name of one.
 
         Raises:
             InputError: The op has no implementation of that name.
@@ -99,26 +94,43 @@ class Op:
         raise UnsupportedError(f"ops.{self.name} has no implementation for this input: {'; '.join(refusals)}.")
 
 
+def name_of(dtype: torch.dtype) -> str:
+    """A type as messages show it."""
+    return str(dtype).removeprefix("torch.")
+
+
 def describe(value: object) -> str:
     """An argument as messages show it: a tensor's dtype, shape and device; another value's type."""
     if not isinstance(value, torch.Tensor):
         return type(value).__name__
-    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)} on {value.device}"
+    return f"{name_of(value.dtype)} {list(value.shape)} on {value.device}"
 
 
-def check_like(name: str, value: object, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device) -> None:
-    """Raise unless an argument is a contiguous tensor like this.
+def is_packed(value: Any, dtypes: Sequence[torch.dtype], dimensions: int) -> bool:
+    """Whether an argument is a contiguous tensor of one of these types, with so many dimensions."""
+    is_right = isinstance(value, torch.Tensor) and value.dtype in dtypes and value.ndim == dimensions
+    return is_right and bool(value.is_contiguous())
+
+
+def check_like(
+    name: str,
+    value: Any,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    device: torch.device,
+    *,
+    has_row_stride: bool = False,
+) -> None:
+    """Raise unless an argument is a contiguous tensor like this, whose rows may be apart if `has_row_stride`.
 
     Raises:
         InputError: It is not.
     """
-    if (
-        not isinstance(value, torch.Tensor)
-        or (value.dtype, value.shape, value.device) != (dtype, shape, device)
-        or not value.is_contiguous()
-    ):
-        kind = str(dtype).removeprefix("torch.")
-        raise InputError(f"{name} must be {kind} {list(shape)} on {device}, contiguous, got {describe(value)}.")
+    is_alike = isinstance(value, torch.Tensor) and (value.dtype, value.shape, value.device) == (dtype, shape, device)
+    if not is_alike or not (value.stride(-1) == 1 if has_row_stride else value.is_contiguous()):
+        strides = f" with strides {value.stride()}: call contiguous()" if is_alike else ""
+        wanted = f"{name_of(dtype)} {list(shape)} on {device}, contiguous"
+        raise InputError(f"{name} must be {wanted}, got {describe(value)}{strides}.")
 
 
 def is_whole(value: object) -> bool:
@@ -131,30 +143,24 @@ def is_pair(value: object) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and all(map(is_whole, value))
 
 
-def check_pixels(image: object, *, may_be_empty: bool) -> None:
+def is_power(number: float) -> bool:
+    """Whether a number is a power of two, 1 or more."""
+    return number >= 1 and number == int(number) and not int(number) & (int(number) - 1)
+
+
+def check_pixels(image: Any, *, may_be_empty: bool) -> None:
     """Raise unless an argument is feature maps whose pixels a program can hold whole.
 
     Raises:
         InputError: It is not.
     """
-    channels = image.shape[3] if isinstance(image, torch.Tensor) and image.ndim == 4 else 0
-    is_power = channels and not channels & (channels - 1) and channels <= _MOST_CHANNELS
-    if (
-        not isinstance(image, torch.Tensor)
-        or not is_power
-        or image.dtype not in HALVES
-        or not image.is_contiguous()
-        or not (may_be_empty or (image.shape[1] and image.shape[2]))
-    ):
+    is_right = is_packed(image, HALVES, 4) and is_power(image.shape[3]) and image.shape[3] <= _MOST_CHANNELS
+    if not is_right or not (may_be_empty or (image.shape[1] and image.shape[2])):
         size = "" if may_be_empty else "of at least one pixel, "
         raise InputError(
             f"image must be float16 or bfloat16 [B, H, W, C], contiguous, {size}C a power of two up to "
             f"{_MOST_CHANNELS}, got {describe(image)}."
         )
-
-
-def serves_any(_sample: torch.Tensor) -> None:
-    """Refuse nothing: the reference serves every input."""
 
 
 def needs_cpu(sample: torch.Tensor) -> str | None:

@@ -166,14 +166,9 @@ class MaskQueries:
 def mask_queries(
     query: Selection | Sequence[torch.Tensor], batch: int, limit: int, device: torch.device
 ) -> MaskQueries:
-    """Check the `query` argument of a mask op.
+    """Check the `query` argument of a mask op, whose every index must be below `limit`.
 
-    Args:
-        query: A `Selection`, whose values are left unchecked so as not to wait for the device; or per image an integer
-            tensor [n] of indices into the image's masks.
-        batch: Images in the batch.
-        limit: Masks per image; every index must be below it.
-        device: Device of the result.
+    Values of a `Selection` are left unchecked so as not to wait for the device.
 
     Raises:
         InputError: Wrong number of images, not a vector of integers, or an index out of range.

@@ -198,7 +198,7 @@ def check(
             raise InputError(f"confidences must be 0..1, got {confidence}.")
     expected.check_same_images(actual)
     pairs, kinds, rounded = Pairing(), Counter[str](), Counter[str]()
-    changed: list[tuple[tuple[float, ...], int, list[Difference]]] = []
+    changed: dict[int, list[Difference]] = {}
     other_counts = same_images = 0
     for number, (one, other) in enumerate(zip(expected.found, actual.found, strict=True)):
         found, differences = compare(one, other)
@@ -208,9 +208,8 @@ def check(
         other_counts += len(one) != len(other)
         same_images += not differences
         if changes := [difference for difference in differences if not difference.is_rounding]:
-            changed.append((severity(changes), number, changes))
+            changed[number] = changes
         on_progress()
-    changed.sort(key=lambda entry: entry[0], reverse=True)
     lowest = max(float(dump.variant["threshold"]) for dump in (expected, actual))
     return CheckReport(
         machine=describe_machine(),
@@ -224,11 +223,14 @@ def check(
         kinds={kind: kinds[kind] for kind in KINDS},
         rounded_images=len(expected.found) - same_images - len(changed),
         rounded={kind: rounded[kind] for kind in KINDS},
-        worst=[
-            ChangedImage(number, expected.names[number], differences[:_NAMED], max(len(differences) - _NAMED, 0))
-            for _, number, differences in changed[:_WORST]
-        ],
+        worst=rank_images(expected.names, changed),
     )
+
+
+def rank_images(names: Sequence[str], changed: Mapping[int, Sequence[Difference]]) -> list[ChangedImage]:
+    """The ten images that differ most, of names and differences by position; the worst first."""
+    worst = sorted(changed.items(), key=lambda entry: severity(entry[1]), reverse=True)[:_WORST]
+    return [ChangedImage(n, names[n], found[:_NAMED], max(len(found) - _NAMED, 0)) for n, found in worst]
 
 
 def find_mismatches(expected: Dump, actual: Dump) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from maskjet import coco_rle
 from maskjet.detections import Detections
 from maskjet.drawing.showing import encode
+from maskjet.files import replacing
 from maskjet.parity.check import severity
 from maskjet.parity.pair import Difference, box_iou, compare
 from maskjet.parity.pictures import FRAMED, ONLY_ACTUAL, ONLY_EXPECTED, Found, Image, cover
@@ -68,6 +70,20 @@ class WorstImage:
     """Number of further detections that differ."""
 
 
+def write_overviews(folder: Path, worst: Iterator[Found]) -> list[Path]:
+    """Write the images that `find_worst` gives, with their differences coloured and numbered, as PNG files.
+
+    Returns the files' paths; raises OutputError if one can't be written.
+    """
+    written = []
+    for rank, found in enumerate(worst, 1):
+        picture = _draw_overview(found, _find_one_sided(found), _by_detection(found)[:_NUMBERED])
+        written.append(folder / f"worst_{rank:02}.png")
+        with replacing(written[-1], "folder") as temporary:
+            temporary.write(encode(picture, ".png"))
+    return written
+
+
 def draw_close_ups(worst: Iterator[Found], count: int) -> list[WorstImage]:
     """Draw `count` images that `find_worst` gives, within `PICTURES_BYTES` together.
 
@@ -120,7 +136,7 @@ def _by_detection(found: Found) -> list[list[Difference]]:
     """The differences of each detection but those that rounding explains, the worst detection first."""
     groups: dict[tuple[str, Box], list[Difference]] = {}
     for difference in compare(found.expected, found.actual)[1]:
-        if not difference.is_rounding:
+        if not difference.is_rounding and difference.kind in found.kinds:
             groups.setdefault((difference.detection, difference.xyxy), []).append(difference)
     return sorted(groups.values(), key=severity, reverse=True)
 

@@ -1,11 +1,13 @@
 """COCO mAP of variants side by side, with confidence intervals of their differences.
 
-faster-coco-eval matches and scores. The intervals come from a paired bootstrap: images are drawn with replacement, the
-same ones for every variant, and their matches are scored again; nothing is matched twice.
+hotcoco matches and scores. The intervals come from a paired bootstrap: images are drawn with replacement, the same ones
+for every variant, and scored as a data set of their own. hotcoco's own bootstrap counts an image once however often it
+was drawn, which makes the intervals a quarter too narrow.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,49 +16,54 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import measured
-from maskjet.errors import InputError, UnsupportedError
+from maskjet.errors import InputError
 from maskjet.extras import require
 from maskjet.machine import describe_machine
 from maskjet.parity import RESAMPLES
-from maskjet.parity.coco_files import Entry, check_masks, check_results, check_truth, copy_results, copy_truth
-from maskjet.parity.numbering import find_mismatches
+from maskjet.parity.coco_files import (
+    Entry,
+    check_masks,
+    check_results,
+    check_truth,
+    copy_results,
+    copy_truth,
+    find_mismatches,
+)
 from maskjet.tables import shown
 
 KINDS = ("bbox", "segm")
 """Kinds of average precision: that of boxes, and that of masks."""
 _FIELDS = {"bbox": "bbox", "segm": "segmentation"}
 METRICS = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")
-"""Fields of `Precision`, in the order of COCO's summary."""
+"""COCO's average precisions: over IoU thresholds 0.5, 0.55 .. 0.95, at two of them, and of things smaller than 32²
+pixels, of 32² to 96², and larger."""
+RECALLS = ("ar1", "ar10", "ar", "ar_small", "ar_medium", "ar_large")
+"""COCO's average recalls: with at most 1, 10 and 100 detections per image and class, then by size with 100."""
 _QUANTILES = (0.025, 0.975)
 _MOST_RESAMPLES = 100_000  # the draws of 5,000 images then take 4 GB
 
 
 @dataclass(frozen=True)
 class Precision:
-    """One variant, one kind. Average precisions are 0..1, and None where the truth has nothing of that size."""
+    """One variant, one kind."""
 
     variant: str
     """The variant's name."""
     kind: str
     """One of `KINDS`."""
-    ap: float | None
-    """Average precision: the mean over classes and IoU thresholds 0.5, 0.55 .. 0.95."""
-    ap50: float | None
-    """AP at an IoU threshold of 0.5."""
-    ap75: float | None
-    """AP at an IoU threshold of 0.75."""
-    ap_small: float | None
-    """AP of things smaller than 32² pixels."""
-    ap_medium: float | None
-    """AP of things of 32² to 96² pixels."""
-    ap_large: float | None
-    """AP of things larger than 96² pixels."""
+    metrics: Mapping[str, float | None]
+    """Values of `METRICS` and `RECALLS`, 0..1, means over classes; None where the truth has nothing of that size."""
     deltas: Mapping[str, float | None]
     """Difference to the baseline (this variant minus the baseline) by metric."""
     delta_low: float | None
     """Lower end of the AP difference's 95 % interval; None for the baseline, and without resamples."""
     delta_high: float | None
     """Upper end of the AP difference's 95 % interval; None for the baseline, and without resamples."""
+
+    @property
+    def ap(self) -> float | None:
+        """Average precision."""
+        return self.metrics["ap"]
 
     @property
     def delta(self) -> float | None:
@@ -87,7 +94,7 @@ class PrecisionReport(measured.MeasuredReport):
         deltas = ("ΔAP", "95 % interval", "Δ50", "Δ75", "ΔS", "ΔM", "ΔL")
         rows: list[tuple[str, ...]] = [("variant", "kind", "AP", "50", "75", "S", "M", "L", *deltas)]
         for m in self.measurements:
-            scores = (shown(getattr(m, metric), 4) for metric in METRICS)
+            scores = (shown(m.metrics[metric], 4) for metric in METRICS)
             delta, *others = (_signed(m.deltas[metric]) for metric in METRICS)
             rows.append((m.variant, m.kind, *scores, delta, self._interval(m), *others))
         return rows
@@ -117,9 +124,9 @@ def evaluate(
 ) -> PrecisionReport:
     """Score variants against the truth, and each against the baseline.
 
-    Equal to pycocotools' COCOeval. In mask AP a detection's size is its mask's area, as with COCO's own results files,
-    which have no boxes beside masks. Intervals are those of a paired bootstrap: each resample is a row of
-    `numpy.random.default_rng(seed).integers(0, images, (resamples, images))`, positions in the order of the images'
+    Equal to pycocotools' COCOeval, bit for bit. In mask AP a detection's size is its mask's area, as with COCO's own
+    results files, which have no boxes beside masks. Intervals are those of a paired bootstrap: each resample is a row
+    of `numpy.random.default_rng(seed).integers(0, images, (resamples, images))`, positions in the order of the images'
     ids, the same for every variant. Neither truth nor results are changed.
 
     Args:
@@ -133,29 +140,24 @@ def evaluate(
 
     Raises:
         InputError: An argument is invalid, or a result is of an image or category that the truth lacks.
-        MissingDependencyError: faster-coco-eval is not installed.
-        UnsupportedError: Resampling does not work with this version of faster-coco-eval.
+        MissingDependencyError: hotcoco is not installed.
     """
     if not 0 <= resamples <= _MOST_RESAMPLES:
         raise InputError(f"resamples must be 0 to {_MOST_RESAMPLES:,}, got {resamples}.")
-    kinds, notes = _check(truth, results)
+    kinds, notes = check_kinds(truth, results)
     if baseline is None:
         baseline = next(iter(results))
     if baseline not in results:
         raise InputError(f"baseline must be one of {list(results)}, got {baseline!r}.")
-    library = require("faster_coco_eval", extra="coco", purpose="COCO mAP")
-    if "segm" in kinds:
-        check_masks(truth, results)
-    index = library.COCO(copy_truth(truth))
-    images = len(index.imgs)
+    images = len(truth["images"])
     draws = np.random.default_rng(seed).integers(0, images, (_count_draws(results, resamples), images))
     measurements = []
     for kind in kinds:
         scores, samples = {}, {}
         for variant, entries in results.items():
-            matched = _Matched(library, index, copy_results(entries, kind), kind)
+            scores[variant] = Scores.of(truth, entries, kind).metrics()
             on_progress()
-            scores[variant], samples[variant] = matched.scores, matched.resample(draws, on_progress)
+            samples[variant] = _resample(truth, entries, kind, draws, on_progress)
         measurements += [_compare(name, kind, baseline, scores, samples) for name in results]
     return PrecisionReport(
         machine=describe_machine(),
@@ -172,85 +174,152 @@ def steps(truth: Entry, results: Mapping[str, Sequence[Entry]], *, resamples: in
 
     Raises InputError as `evaluate` does.
     """
-    kinds, _ = _check(truth, results)
+    kinds, _ = check_kinds(truth, results)
     return len(kinds) * len(results) * (1 + _count_draws(results, resamples))
 
 
-class _Matched:
-    """A variant's detections matched with the truth: scored by `METRICS`, and ready to be scored on resamples."""
+def load_library() -> Any:
+    """Import hotcoco, or raise MissingDependencyError."""
+    return require("hotcoco", extra="coco", purpose="COCO mAP")
 
-    def __init__(self, library: Any, truth: Any, entries: list[dict[str, Any]], kind: str) -> None:
-        nothing = {**truth.dataset, "annotations": []}  # loadRes of faster-coco-eval 1.6.0 takes no empty list
-        found = truth.loadRes(entries) if entries else library.COCO(nothing)
-        self._version = library.__version__
-        options = {"print_function": lambda *_: None, "separate_eval": True}
-        self._evaluator = library.COCOeval_faster(truth, found, kind, **options)
-        self._evaluator.run()
-        self.scores = [_as_score(score) for score in self._evaluator.stats[: len(METRICS)]]
 
-    def resample(self, draws: NDArray[np.int64], on_progress: Callable[[], object]) -> NDArray[np.float64]:
-        """AP of each row of draws [draws, images]: float64 [draws], NaN where the truth has nothing on those images."""
-        if not len(draws):
-            return np.empty(0)
-        # The evaluator keeps its matches as a list by category, area range and image. Only the first range (all areas)
-        # and one limit of detections are resampled: a twelfth of the work.
-        evaluator, params = self._evaluator, self._evaluator.params
-        cells: NDArray[Any] = np.empty(len(evaluator._evalImgs_cpp), dtype=object)
-        cells[:] = evaluator._evalImgs_cpp
-        cells = cells.reshape(len(params.catIds), len(params.areaRng), -1)[:, 0].copy()
-        params.areaRng, params.areaRngLbl = params.areaRng[:1], params.areaRngLbl[:1]
-        params.maxDets = params.maxDets[-1:]
-        evaluator._paramsEval = params
+@dataclass(frozen=True)
+class Scores:
+    """One variant's detections of one kind, matched with the truth."""
 
-        def score_draw(draw: NDArray[np.int64]) -> float | None:
-            evaluator._evalImgs_cpp = cells[:, draw].ravel().tolist()
+    evaluator: Any
+    """hotcoco's evaluator, its work done. Categories and images have their ranks as ids, from 1."""
+
+    @classmethod
+    def of(cls, truth: Entry, entries: Sequence[Entry], kind: str) -> Scores:
+        """Match the entries of results with the truth, both checked already."""
+        index = load_library().COCO(copy_truth(truth))
+        evaluator = load_library().COCOeval(index, index.load_res(copy_results(truth, entries, kind)), kind)
+        if truth["annotations"] or entries:
+            evaluator.evaluate()
             evaluator.accumulate()
-            return _as_score(evaluator._summarize(1))
+        return cls(evaluator)
 
-        expected, actual = self.scores[0], score_draw(np.arange(cells.shape[1]))
-        if actual != expected:
-            raise UnsupportedError(
-                f"resamples must be 0 with faster-coco-eval {self._version}: "
-                f"each image drawn once gives an AP of {actual}, not {expected}."
+    def metrics(self, category: int | None = None) -> dict[str, float | None]:
+        """`METRICS` and `RECALLS`, of all categories or of the one with this rank, from 0."""
+        found = self.evaluator.eval
+        if found is None:  # there is nothing to match
+            return dict.fromkeys(METRICS + RECALLS)
+        categories = slice(None) if category is None else [category]
+        precision, recall = found["precision"][:, :, categories], found["recall"][:, categories]
+        values = [precision[..., 0, -1], *(precision[[at], ..., 0, -1] for at in (0, 5))]
+        values += [precision[..., area, -1] for area in (1, 2, 3)]
+        values += [*(recall[..., 0, most] for most in (0, 1, 2)), *(recall[..., area, -1] for area in (1, 2, 3))]
+        return dict(zip(METRICS + RECALLS, map(_mean, values), strict=True))
+
+    def curve(self, category: int | None = None) -> list[float]:
+        """Precision at the recalls 0, 0.01 .. 1 and IoU 0.5, of a rank or the mean of all; empty without a truth."""
+        found = self.evaluator.eval["precision"][0, :, :, 0, -1]
+        scored = found[:, found[0] > -1] if category is None else found[:, [category]]
+        return scored.mean(axis=1).tolist() if scored.size and scored[0, 0] > -1 else []
+
+    def mark(self, count: int) -> NDArray[np.int8]:
+        """Judge `count` entries at IoU 0.5: 1 if right, -1 if wrong, 0 if not counted, as one on a crowd: int8 [n]."""
+        status = self.evaluator.image_diagnostics(iou_thr=0.5, score_thr=0.0)["dt_status"]
+        return np.array([{"tp": 1, "fp": -1}.get(status.get(number), 0) for number in range(1, count + 1)], np.int8)
+
+    def confusion(self) -> list[list[int]]:
+        """Counts at IoU 0.5: rows of annotated categories, columns of found ones, by rank; the last of both is none."""
+        matrix: list[list[int]] = self.evaluator.confusion_matrix(iou_thr=0.5)["matrix"].tolist()
+        return matrix
+
+
+class _Resampler:
+    """AP of a variant on images drawn with replacement; those of each copy of an image are matched once."""
+
+    def __init__(self, truth: Entry, entries: Sequence[Entry], kind: str) -> None:
+        self._library, self._copied = load_library(), copy_truth(truth)
+        self._placed = _by_image(self._copied["annotations"]), _by_image(copy_results(truth, entries, kind))
+        self._params = self._library.Params(kind)
+        self._params.area_rng, self._params.area_rng_lbl = [[0, 1e10]], ["all"]
+        self._params.max_dets = [100]
+        self._matched: dict[tuple[int, int], Any] = {}
+
+    def score(self, draw: NDArray[np.int64]) -> float | None:
+        """AP on drawn images, given by position; None where the truth has nothing on them."""
+        drawn = zip(*(found.tolist() for found in np.unique(draw, return_counts=True)), strict=True)
+        parts = [self._match(position, copy) for position, times in drawn for copy in range(times)]
+        evaluator = self._library.StreamingEval.merge(parts).finalize()
+        evaluator.accumulate()
+        return None if evaluator.eval is None else _mean(evaluator.eval["precision"])
+
+    def _match(self, position: int, copy: int) -> Any:
+        """The evaluator of one image, as the copy of it with this number."""
+        if (position, copy) not in self._matched:
+            image = self._copied["images"][position]
+            number = 1 + position * len(self._copied["images"]) + copy
+            truth, found = (
+                [{**entry, "image_id": number} for entry in placed.get(image["id"], ())] for placed in self._placed
             )
-        found = []
+            made = self._library.StreamingEval(self._copied["categories"], self._params.iou_type, params=self._params)
+            made.update([{**image, "id": number}], truth, found)
+            self._matched[position, copy] = made
+        return self._matched[position, copy]
+
+
+def _resample(
+    truth: Entry, entries: Sequence[Entry], kind: str, draws: NDArray[np.int64], on_progress: Callable[[], object]
+) -> NDArray[np.float64]:
+    """AP of each row of draws [draws, images]: float64 [draws], NaN where the truth has nothing on those images."""
+    found = []
+    if len(draws):
+        resampler = _Resampler(truth, entries, kind)
         for draw in draws:
-            found.append(score_draw(draw))
+            found.append(resampler.score(draw))
             on_progress()
-        return np.array(found, dtype=np.float64)
+    return np.array(found, dtype=np.float64)
 
 
-def _as_score(score: float) -> float | None:
-    """Turn COCO's -1, which means nothing to score, into None."""
-    return float(score) if score >= 0 else None
+def to_rle(segmentation: Any, size_hw: tuple[int, int]) -> dict[str, Any]:
+    """The compressed RLE of an annotation's segmentation, checked already: polygons, or an RLE of any form."""
+    index = load_library().COCO({"images": [{"id": 1, "height": size_hw[0], "width": size_hw[1]}]})
+    rle: dict[str, Any] = index.annToRLE({"id": 1, "image_id": 1, "category_id": 1, "segmentation": segmentation})
+    return rle
+
+
+def _by_image(entries: Sequence[Entry]) -> Mapping[int, list[Entry]]:
+    placed: dict[int, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        placed[entry["image_id"]].append(entry)
+    return placed
+
+
+def _mean(values: NDArray[np.float64]) -> float | None:
+    """The mean as pycocotools takes it: without -1, which means nothing to score; None if nothing is left."""
+    scored = values[values > -1]
+    return float(np.mean(scored)) if scored.size else None
 
 
 def _compare(
     variant: str,
     kind: str,
     baseline: str,
-    scores: Mapping[str, Sequence[float | None]],
+    scores: Mapping[str, Mapping[str, float | None]],
     samples: Mapping[str, NDArray[np.float64]],
 ) -> Precision:
-    own, others = (dict(zip(METRICS, scores[name], strict=True)) for name in (variant, baseline))
     deltas = {
-        metric: None if score is None or (other := others[metric]) is None else score - other
-        for metric, score in own.items()
+        metric: None if score is None or (other := scores[baseline][metric]) is None else score - other
+        for metric, score in scores[variant].items()
     }
     low, high = None, None
     drawn = samples[variant] - samples[baseline]
     drawn = drawn[~np.isnan(drawn)]
     if variant != baseline and len(drawn):
         low, high = (float(bound) for bound in np.quantile(drawn, _QUANTILES))
-    return Precision(variant, kind, **own, deltas=deltas, delta_low=low, delta_high=high)
+    return Precision(variant, kind, scores[variant], deltas, low, high)
 
 
 def _count_draws(results: Mapping[str, Sequence[Entry]], resamples: int) -> int:
     return resamples if len(results) > 1 else 0
 
 
-def _check(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> tuple[list[str], list[str]]:
-    """Check truth and results, but not the masks; returns the kinds that can be scored, and a note if one can't."""
+def check_kinds(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> tuple[list[str], list[str]]:
+    """Check truth and results; returns the kinds that can be scored, and a note if one can't. Raises InputError."""
     check_truth(truth)
     check_results(truth, results)
     lists = [("the truth", truth["annotations"]), *results.items()]
@@ -265,4 +334,6 @@ def _check(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> tuple[list[s
     ]
     if len(notes) == len(KINDS):
         raise InputError(f"results must all have boxes, or all have masks, as must the truth: {' '.join(notes)}")
+    if not lacking["segm"]:
+        check_masks(truth, results)
     return [kind for kind in KINDS if not lacking[kind]], notes

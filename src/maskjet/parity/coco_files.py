@@ -53,6 +53,7 @@ _SIDE = _Type("a whole number of 1 or more", partial(_is_whole, least=1, end=2**
 _NUMBER = _Type("a finite number", _is_number, float)
 _BOX = _Type("four finite numbers", _is_box, lambda box: [float(side) for side in box])
 _RESULT_FIELDS = {"image_id": _WHOLE, "category_id": _WHOLE, "score": _NUMBER}
+_IDS = {"image_id": "images", "category_id": "categories"}
 _BOXES = {"bbox": _BOX}  # that results of masks don't have
 _TRUTH_FIELDS = {
     "images": {"id": _WHOLE, "height": _SIDE, "width": _SIDE},
@@ -154,27 +155,82 @@ def check_masks(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> None:
             mask, size = entry["segmentation"], sizes[entry["image_id"]]
             is_right = _is_rle(mask, size) and (where not in named or isinstance(mask["counts"], str | bytes))
             if where not in named and isinstance(mask, list):
-                is_right = all(_is_polygon(line, size) for line in mask)
+                is_right = bool(mask) and all(_is_polygon(line, size) for line in mask)
             if not is_right:
                 expected, got = f"an RLE of its image's size {size}", reprlib.repr(mask)
-                expected += "" if where in named else ", or polygons near the image,"
+                expected += "" if where in named else ", or polygons of 3 or more points near the image,"
                 raise InputError(f"entry {number} of {where} must have {expected} as 'segmentation', got {got}.")
 
 
+def find_mismatches(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> list[str]:
+    """Describe how the image and category ids of results, by variant, fail to match the truth's, in sentences."""
+    annotations = truth["annotations"]
+    if not annotations:
+        return []
+    notes = []
+    shown, used = ({entry[field] for entry in annotations} for field in ("image_id", "category_id"))
+    for variant, entries in results.items():
+        where = f"results[{variant!r}]"
+        seen = {entry["image_id"] for entry in entries} & shown
+        if entries and not seen:
+            notes.append(f"{where} has no image id in common with the truth's annotations.")
+        elif entries and 2 * len(seen) < len(shown):
+            notes.append(f"{where} has detections on {len(seen)} of the truth's {len(shown)} images with annotations.")
+        never = [entry["category_id"] for entry in entries if entry["category_id"] not in used]
+        if 2 * len(never) > len(entries):
+            named = reprlib.repr(sorted(set(never)))
+            notes.append(f"{where} has mostly category ids that are never in the truth's annotations: {named}.")
+    return notes
+
+
+def compare_names(truth: Entry, variant: str, categories: Mapping[int, str]) -> list[str]:
+    """Describe category ids that have another name in a variant's results than in the truth, in a sentence."""
+    titles = {entry["id"]: entry["name"] for entry in truth["categories"] if isinstance(entry.get("name"), str)}
+    others = [
+        f"{number} is {name!r}, in the truth {titles[number]!r}"
+        for number, name in sorted(categories.items())
+        if number in titles and titles[number] != name
+    ]
+    if not others:
+        return []
+    more = f"; and {len(others) - 3} more" if len(others) > 3 else ""
+    return [f"results[{variant!r}] has other categories than the truth: {'; '.join(others[:3])}{more}."]
+
+
 def copy_truth(truth: Entry) -> dict[str, list[dict[str, Any]]]:
-    """Copy the fields the evaluator needs, since it writes to them; annotation ids start at 1, as 0 means unmatched."""
+    """Copy the fields the evaluator needs; images, categories and annotations get their ranks as ids, from 1."""
     copied = {name: [_copy(entry, fields) for entry in truth[name]] for name, fields in _TRUTH_FIELDS.items()}
     for number, (entry, annotation) in enumerate(zip(truth["annotations"], copied["annotations"], strict=True), 1):
-        crowd, mask = int(entry.get("iscrowd") or 0), entry.get("segmentation")
-        annotation |= {"id": number, "iscrowd": crowd, "segmentation": mask}
+        annotation |= {"id": number, "iscrowd": int(entry.get("iscrowd") or 0)}
+        if entry.get("segmentation") is not None:
+            annotation["segmentation"] = entry["segmentation"]
+    _renumber(truth, copied["annotations"])
+    for name in ("images", "categories"):
+        copied[name].sort(key=lambda entry: int(entry["id"]))
+        for rank, entry in enumerate(copied[name], 1):
+            entry |= {"id": rank, "name": str(rank)}
     return copied
 
 
-def copy_results(entries: Sequence[Entry], kind: str) -> list[dict[str, Any]]:
-    """Copy the fields the evaluator needs; boxes only for kind "bbox", since they would set the area of masks, too."""
+def copy_results(truth: Entry, entries: Sequence[Entry], kind: str) -> list[dict[str, Any]]:
+    """Copy the fields the evaluator needs, with the ids of `copy_truth`.
+
+    Boxes only for kind "bbox", since they would set the area of masks, too.
+    """
     if kind == "bbox":
-        return [_copy(entry, _RESULT_FIELDS | _BOXES) for entry in entries]
-    return [{**_copy(entry, _RESULT_FIELDS), "segmentation": entry["segmentation"]} for entry in entries]
+        copied = [_copy(entry, _RESULT_FIELDS | _BOXES) for entry in entries]
+    else:
+        copied = [{**_copy(entry, _RESULT_FIELDS), "segmentation": entry["segmentation"]} for entry in entries]
+    return _renumber(truth, copied)
+
+
+def _renumber(truth: Entry, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Replace ids of images and categories by their ranks, from 1; an id may be negative, the evaluator's may not."""
+    for field, name in _IDS.items():
+        ranks = {number: rank for rank, number in enumerate(sorted(entry["id"] for entry in truth[name]), 1)}
+        for entry in entries:
+            entry[field] = ranks[entry[field]]
+    return entries
 
 
 def _copy(entry: Entry, fields: Mapping[str, _Type]) -> dict[str, Any]:
@@ -201,7 +257,7 @@ def _check_result_entries(entries: Any, where: str) -> None:
 
 
 def _check_ids(entries: Sequence[Entry], truth: Entry, where: str) -> None:
-    for field, name in (("image_id", "images"), ("category_id", "categories")):
+    for field, name in _IDS.items():
         unknown = {entry[field] for entry in entries} - {entry["id"] for entry in truth[name]}
         if unknown:
             raise InputError(f"{where} must be of the truth's {name}, got {field} {reprlib.repr(sorted(unknown))}.")
@@ -217,8 +273,11 @@ def _is_rle(value: Any, size: list[int]) -> bool:
 
 
 def _is_polygon(line: object, size: Sequence[int]) -> bool:
-    """Whether this is a polygon of bounded length that reaches at most one image size beyond the image's border."""
-    if not isinstance(line, list) or len(line) < 4 or len(line) % 2 or not all(map(_is_number, line)):
+    """Whether this is a polygon of bounded length that reaches at most one image size beyond the image's border.
+
+    Two points are none: pycocotools takes a list of four numbers for a box.
+    """
+    if not isinstance(line, list) or len(line) < 6 or len(line) % 2 or not all(map(_is_number, line)):
         return False
     height, width = size
     xs, ys = line[0::2], line[1::2]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, replace
 from itertools import count, islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from maskjet import coco_rle
 from maskjet.detections import Detections, coco_annotations
 from maskjet.errors import InputError, SourceError, translate_errors
-from maskjet.media.frames import Source
+from maskjet.media.frames import Frame
+from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity import dump_file
 from maskjet.parity.images import Images, digest
@@ -245,7 +246,7 @@ def write_dump(
     for _ in range(start):
         on_progress()
     source = images.open(start)
-    rows = _detect(variant, network, source, on_progress)
+    rows = _detect(variant.run(network, source), on_progress)
     while part := list(islice(rows, _PART)):
         done.append(_with_rows(empty, part))
         parts.add(done[-1])
@@ -311,11 +312,23 @@ class _Parts:
         return InputError(f"{str(self._path)!r} was begun with {what}; remove {str(self._folder)!r}.")
 
 
+def collect(model: Model, images: Images, threshold: float, on_progress: Callable[[], object]) -> Dump:
+    """Run a model on images, and keep its detections in memory; raises InputError if no image can be read."""
+    source = images.open()
+    variant = {"name": model.spec.name, "program": "maskjet", "config": asdict(model.config), "threshold": threshold}
+    with closing(model.stream(source, threshold=threshold)) as results:
+        rows = list(_detect(results, on_progress))
+    skipped = [_as_text(reason) for _, reason in source.bad_frames]
+    if not rows:
+        raise InputError(f"images must have one that can be read, got {skipped or 'none'}.")
+    return replace(_with_rows(Dump(variant, describe_run(), images.describe(), [], [], []), rows), skipped=skipped)
+
+
 def _detect(
-    variant: DetectorVariant, network: RFDETR, source: Source, on_progress: Callable[[], object]
+    results: Iterator[tuple[Frame, Detections]], on_progress: Callable[[], object]
 ) -> Iterator[tuple[str, str, Detections]]:
-    """Run the variant; yields each image's name, the digest of its pixels, and the detections."""
-    for frame, detections in variant.run(network, source):
+    """Yield each image's name, the digest of its pixels, and the detections."""
+    for frame, detections in results:
         on_progress()
         yield _as_text(frame.name), digest(frame.image), detections
 

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, ClassVar
 
 import cv2
@@ -21,15 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import limits, traffic
-from maskjet.errors import InputError, SourceError
-from maskjet.media.frames import Frame, ListSource, Source, open_source
-from maskjet.media.images import to_image
+from maskjet.errors import InputError
+from maskjet.media.frames import Frame, Source, open_source
 from maskjet.parity import FIRST_SEED
-from maskjet.parity.coco_files import check_truth, read_json
 from maskjet.traffic.dataset import CATEGORIES, annotate
 
 _PER_PROCESS = 50  # fewest streets per process: drawing fewer takes less time than starting one
-_ANNOTATIONS = (("annotations.json", "images"), ("annotations/instances_val2017.json", "val2017"))
 
 
 class Images(ABC):
@@ -180,68 +177,7 @@ class Files(Images):
         if opened.is_live:
             opened.close()
             raise InputError(f"images must be the same every time, {self.source!r} is live.")
-        return _continue(opened, self.kind, start)
-
-
-@dataclass(frozen=True)
-class CocoFolder(Images):
-    """A COCO data set: annotations/instances_val2017.json with val2017/, or annotations.json with images/."""
-
-    kind: ClassVar[str] = "coco"
-    folder: Path
-    """The data set's folder."""
-
-    @property
-    def length(self) -> int:
-        """Number of images that the annotations list."""
-        return len(self._listed())
-
-    def find(self, number: int, name: str) -> NDArray[np.uint8]:
-        """The image of a file name; finding it by its position would decode all before it."""
-        if name not in self._listed():
-            raise InputError(f"the images must be those of the dump, number {number}, {name!r}, is not listed.")
-        return to_image(self._find()[1] / name, "image")
-
-    def open(self, start: int = 0) -> Source:
-        """Open the images as a source; its `bad_frames` include those before position `start`."""
-        images = self._find()[1]
-        names = {str(images / name): name for name in self._listed()}
-        return _continue(ListSource([*map(Path, names)], str(self.folder)), self.kind, start, names)
-
-    def truth(self) -> dict[str, Any]:
-        """The data set with its annotations; raises SourceError if it can't be read, InputError on an invalid entry."""
-        check_truth(self._data_set, repr(str(self._find()[0])))
-        return self._data_set
-
-    @cached_property
-    def _data_set(self) -> dict[str, Any]:
-        path = self._find()[0]
-        found = read_json(path)
-        if not isinstance(found, dict) or not {"images", "annotations", "categories"} <= found.keys():
-            raise SourceError(f"{str(path)!r} must be a COCO data set, it lacks images, annotations or categories.")
-        return found
-
-    def _listed(self) -> list[str]:
-        """The images' file names, checked to be unique and within the folder."""
-        path, listed = str(self._find()[0]), self._data_set["images"]
-        entries = listed if isinstance(listed, list) else [None]
-        names: list[Any] = [entry.get("file_name") if isinstance(entry, dict) else None for entry in entries]
-        if not all(isinstance(name, str) for name in names):
-            raise SourceError(f"{path!r} must have a 'file_name' in each of its images.")
-        for name in names:
-            if PurePath(name).is_absolute() or ".." in PurePath(name).parts or "\0" in name:
-                raise SourceError(f"{path!r} must have images within its folder, got {name!r}.")
-        if len(set(names)) < len(names):
-            raise SourceError(f"{path!r} must have each image once, got {len(names) - len(set(names))} more.")
-        return names
-
-    def _find(self) -> tuple[Path, Path]:
-        """The paths of the annotations and of the images' folder."""
-        for file, images in _ANNOTATIONS:
-            if (self.folder / file).is_file():
-                return self.folder / file, self.folder / images
-        wanted = " or ".join(f"{file} with {images}/" for file, images in _ANNOTATIONS)
-        raise SourceError(f"coco_dir must have {wanted}, {str(self.folder)!r} has neither.")
+        return open_from(opened, self.kind, start)
 
 
 def streets_from(description: Mapping[str, Any], count: int) -> Traffic:
@@ -252,7 +188,7 @@ def streets_from(description: Mapping[str, Any], count: int) -> Traffic:
     """
     kind = description.get("kind")
     if kind != Traffic.kind:
-        flag = "--coco-dir" if kind == CocoFolder.kind else "--images"
+        flag = "--images" if kind == Files.kind else "--coco-dir"
         raise InputError(
             f"{flag} must be given again: the dump is of {dict(description)}, and what a dump names is not opened."
         )
@@ -271,7 +207,7 @@ def digest(image: NDArray[np.uint8]) -> str:
     return hashlib.blake2b(image.tobytes(), digest_size=8).hexdigest()
 
 
-def _continue(opened: Source, kind: str, start: int, names: Mapping[str, str] | None = None) -> Source:
+def open_from(opened: Source, kind: str, start: int, names: Mapping[str, str] | None = None) -> Source:
     """An opened source from position `start` on; `names` maps its frames' names to the images' where they differ."""
     images = (((names or {}).get(frame.name, frame.name), frame.image) for frame in islice(opened, start, None))
     return _ImagesSource(kind, None if opened.length is None else opened.length - start, images, opened)

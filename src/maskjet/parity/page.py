@@ -89,7 +89,7 @@ def write_page(
         SourceError: An image can't be read.
         InputError: The images are not given, or are not those of the dumps.
     """
-    page = _template().render(
+    page = load_template("page.html").render(
         found=found,
         verdicts=verdicts,
         broken=sum(not verdict.is_kept for verdict in verdicts),
@@ -102,7 +102,7 @@ def write_page(
         sections=_tabulate(found.measurements),
         precision=None if precision is None else _tabulate_precision(precision, dumps),
         notes=[*found.notes, *(precision.notes if precision else ())],
-        worst=draw_close_ups(find_worst(found, *dumps, images), len(found.worst)),
+        worst=draw_close_ups(find_worst(found.worst, *dumps, images), len(found.worst)),
         settings=list_settings(*dumps),
         images=", ".join(f"{name} {value}" for name, value in _flatten(dumps[0].images)),
         runs=[dump.run for dump in dumps],
@@ -111,22 +111,29 @@ def write_page(
         temporary.write(page.encode())
 
 
-def _template() -> jinja2.Template:
+def load_template(name: str, words: Callable[[Difference], str] | None = None) -> jinja2.Template:
+    """A template of this package; `words` describes a difference, as `describe` does by default."""
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=jinja2.FunctionLoader(lambda name: (files("maskjet.parity") / name).read_text()),
     )
-    environment.filters |= {
+    filters: dict[str, Callable[..., Any]] = {
         "as_source": lambda data: f"data:image/webp;base64,{base64.b64encode(data).decode()}",
         "short": lambda text: sanitise(str(text)),
-        "words": describe,
+        "words": words or describe,
         "plain": lambda text: text.replace("bbox mAP", "accuracy of boxes (mAP)").replace(
             "segm mAP", "accuracy of masks (mAP)"
         ),
         "amount": show_amount,
+        "number": lambda value: shown(value, 3).replace("-", "–"),
         "share": show_share,
         "use": _describe_use,
     }
-    return environment.from_string((files("maskjet.parity") / "page.html").read_text())
+    environment.filters |= filters
+    return environment.get_template(name)
 
 
 def describe(difference: Difference) -> str:
@@ -259,7 +266,7 @@ def _tabulate_precision(report: PrecisionReport, dumps: tuple[Dump, Dump]) -> li
         one, other = (of_kind[dump.name] for dump in dumps)
         rows = []
         for metric, name in _METRICS.items():
-            scores = [shown(getattr(m, metric), 4).replace("-", "–") for m in (one, other)]
+            scores = [shown(m.metrics[metric], 4).replace("-", "–") for m in (one, other)]
             rows.append(Row(name, [*scores, _signed(other.deltas[metric])]))
         if other.delta_low is not None and other.delta_high is not None:
             chance = "may be chance" if other.is_noise else "hardly chance"

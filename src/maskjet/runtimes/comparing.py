@@ -47,20 +47,11 @@ def runtime_name() -> str:
 
 
 def compare(path: Path, network: RFDETR, cast: RFDETR, dtype: torch.dtype, select: Select | None) -> Differences:
-    """Compare a file with its module on drawn streets.
+    """Compare a file with its module on drawn streets; returns each output's largest difference of all batches.
 
     Tokens that rank within rounding may change places, which changes all that is decoded. So the module decodes the
-    tokens that the file chose; the logits that they are chosen by are compared, too.
-
-    Args:
-        path: The file.
-        network: The module in float32.
-        cast: The module in the file's precision; the same in float32.
-        dtype: That precision.
-        select: What chooses detections in the file; None if nothing does.
-
-    Returns:
-        Each output's largest difference of all batches.
+    tokens that the file chose; the logits that they are chosen by are compared, too. `network` is the module in
+    float32, `cast` the one in the file's precision, `dtype`; the same in float32.
 
     Raises:
         UnsupportedError: ONNX Runtime can't run the file, or an output differs by more than its limit.
@@ -119,11 +110,7 @@ class _File:
 
 
 class _FixedTokens(TorchFunctionMode):
-    """Has an RF-DETR decode given tokens, instead of those that it ranks first.
-
-    Args:
-        tokens: int64 [B, queries].
-    """
+    """Has an RF-DETR decode given tokens, int64 [B, queries], instead of those that it ranks first."""
 
     def __init__(self, tokens: Tensor) -> None:
         super().__init__()
@@ -172,7 +159,10 @@ def _compare_network(
     outputs = {**found, "token_logits": token_logits}
     if cast is network:
         return {
-            name: (float((outputs[name] - tensor).abs().max()), _limit(name, tensor))
+            name: (
+                float((outputs[name] - tensor).abs().max()),
+                _LIMITS[name] * max(1.0, float(tensor.abs().max()) / _LARGEST),
+            )
             for name, tensor in expected.items()
         }
     if before:
@@ -181,10 +171,6 @@ def _compare_network(
         own = _run(cast, images, tokens)
         limits = {name: _HALF * _distance(own[name], tensor) for name, tensor in expected.items()}
     return {name: (_distance(outputs[name], tensor), limits[name]) for name, tensor in expected.items()}
-
-
-def _limit(name: str, expected: Tensor) -> float:
-    return _LIMITS[name] * max(1.0, float(expected.abs().max()) / _LARGEST)
 
 
 def _distance(first: Tensor, second: Tensor) -> float:
@@ -200,7 +186,9 @@ def _compare_selection(found: Mapping[str, Tensor], select: Select, image_sizes:
     """
     logits, boxes = found["logits"], found["boxes_cxcywh"]
     sizes = [(height, width) for height, width in image_sizes.tolist()]
-    ranked = _rank(select.pairs, logits, boxes, sizes)
+    # All pairs, whatever their confidence.
+    best: dict[str, Any] = {"threshold": -1.0, "max_detections": select.pairs, "num_select": select.pairs}
+    ranked = ops.select(logits, boxes, sizes, **best, implementation="reference")
     worst = {"confidence": 0.0, "xyxy": 0.0}
     for image, size in enumerate(sizes):
         count, query, class_id, confidence, xyxy = (found[name][image] for name in FIELDS)
@@ -223,16 +211,3 @@ def _compare_selection(found: Mapping[str, Tensor], select: Select, image_sizes:
         if MASKS in found and not torch.equal(found[MASKS][image], found["mask_logits"][image, query.long()]):
             raise UnsupportedError("out must give the masks of the chosen queries, it gives others.")
     return {name: (difference, _SELECTED) for name, difference in worst.items()}
-
-
-def _rank(pairs: int, logits: Tensor, boxes: Tensor, sizes: list[tuple[int, int]]) -> ops.Selection:
-    """The best pairs, whatever their confidence."""
-    return ops.select(
-        logits,
-        boxes,
-        sizes,
-        threshold=-1.0,
-        max_detections=pairs,
-        num_select=pairs,
-        implementation="reference",
-    )

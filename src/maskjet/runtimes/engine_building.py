@@ -27,11 +27,7 @@ def check_building() -> None:
 
 
 def build_engine(source: Path, out: Path) -> None:
-    """Build an engine for the current GPU: strongly typed, so that what is float32 in the file stays so.
-
-    Args:
-        source: The ONNX file, of `export`.
-        out: The engine; takes its name when it is whole.
+    """Build an engine of an ONNX file for the current GPU: strongly typed, so that what is float32 in it stays so.
 
     Raises:
         CheckpointError: The ONNX file can't be read.

@@ -28,13 +28,7 @@ _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
 @isolated(inference=False)
 def export_network(network: RFDETR, out: Path, precision: Precision, postprocess: Postprocess | None) -> ExportedFile:
-    """Export a network to a file.
-
-    Args:
-        network: The network in eval mode, float32, on the CPU; left as it is.
-        out: The file.
-        precision: Its precision.
-        postprocess: Which detections it chooses; None for the network's outputs.
+    """Export a network, in eval mode, float32, on the CPU, to a file; it is left as it is.
 
     Raises:
         InputError: `postprocess` does not go with the network.
@@ -55,12 +49,7 @@ def export_network(network: RFDETR, out: Path, precision: Precision, postprocess
 
 
 def build_model(network: RFDETR, dtype: torch.dtype, select: Select | None) -> ir.Model:
-    """Translate a network, and select behind it if it is given, to an ONNX model.
-
-    Args:
-        network: The network, cast to its precision.
-        dtype: That precision.
-        select: Chooses detections.
+    """Translate a network, cast to its precision, and select behind it if it is given, to an ONNX model.
 
     Raises:
         UnsupportedError: They have an operator that can't be exported.

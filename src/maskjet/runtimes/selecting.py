@@ -17,13 +17,9 @@ _NAN = 2.0  # score of NaN logits, which rank first and never pass
 
 
 class Select(nn.Module):
-    """Choose each image's detections; what `ops.select` does, for a file.
+    """Choose each image's detections; what `ops.select` does, for a file. The best `pairs` may become detections.
 
     Ties rank by ascending index where the file runs, as ONNX's TopK is defined, not in PyTorch.
-
-    Args:
-        postprocessing: Thresholds, classes, and the most detections per image.
-        pairs: Number of the best query-class pairs that may become detections.
     """
 
     def __init__(self, postprocessing: Postprocessing, pairs: int) -> None:

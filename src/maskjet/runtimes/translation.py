@@ -29,12 +29,9 @@ _FEW = 8  # elements of a constant that is named after its values
 
 
 def translate(module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence[str]) -> ir.Model:
-    """Translate a module to an ONNX model; the batch is free.
+    """Translate a module in eval mode to an ONNX model; the batch is free.
 
-    Args:
-        module: A module in eval mode.
-        inputs: An example of each input by name; 0 and 1 images would be taken for constants.
-        outputs: Names of its outputs.
+    Inputs are an example each by name; 0 and 1 images would be taken for constants.
 
     Raises:
         UnsupportedError: It has an operator that can't be exported.

@@ -10,14 +10,19 @@ import asyncio
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
+from maskjet.calls import WEAK
 from maskjet.errors import MaskjetError
 from maskjet.serve import bodies, problems, v1
 from maskjet.serve.queries import Query, parse_query
 from maskjet.serve.service import Service
+from maskjet.serve.tickets import Options
+from maskjet.tracking import Tracker
 
 router = APIRouter()
 DESCRIPTION = """\
@@ -100,12 +105,22 @@ class _RateLimit:
         return self._room >= 0
 
 
+def _begin_tracking(query: Query) -> tuple[Tracker, Options]:
+    """A tracker, and options that find what only holds tracks together, too, if all classes have one threshold."""
+    model, options = query.dispatcher.model, query.options
+    tracker = model.tracker(options.arguments()["threshold"], options.classes)
+    thresholds = {*model.thresholds.values()} if options.threshold is None else {options.threshold}
+    if len(thresholds) == 1 and not isinstance(options.threshold, tuple):
+        options = replace(options, threshold=min(WEAK, tracker.threshold), max_detections=None)
+    return tracker, options
+
+
 class _FrameStream:
     """The frames and answers of one WebSocket."""
 
     def __init__(self, websocket: WebSocket, service: Service, query: Query) -> None:
         self._websocket, self._service, self._query = websocket, service, query
-        self._tracker = query.dispatcher.model.tracker() if query.is_tracked else None
+        self._tracker, self._options = _begin_tracking(query) if query.is_tracked else (None, query.options)
         self._dropped = 0
         self._newest: tuple[int, bytes] | None = None
         self._came = asyncio.Event()
@@ -200,11 +215,13 @@ class _FrameStream:
             reservation.take(len(data))
             query.dispatcher.check_room()
             images = await bodies.decoders(service, [bodies.EncodedImage(data, "the frame")], reservation)
-            (answer,) = await query.dispatcher.predict_all(images, query.options, deadline=deadline)
+            (answer,) = await query.dispatcher.predict_all(images, self._options, deadline=deadline)
             service.metrics.frames.labels(_SOURCE).inc()
             found = answer.detections
             if self._tracker is not None:
                 if before is not None:
                     await asyncio.wait((before,))
-                found = await service.in_thread(self._tracker.update, found, came_s)
+                reported = int(np.count_nonzero(found.confidence > np.float32(self._tracker.threshold)))
+                tracked = await service.in_thread(self._tracker.update, found, came_s)
+                found = tracked[:reported][: query.options.max_detections]
             return (await v1.to_json(service, found, query.masks)).decode()

@@ -52,6 +52,9 @@ class Settings:
     ] = field(default=(), repr=False)
     sources: Annotated[int, "Most sources at a time; 0 for none."] = 8
     preview_fps: Annotated[int, "Most pictures a second in a source's preview."] = 15
+    label: Annotated[
+        str | None, "Text of labels in pictures and previews, as run --label takes it, '{name} {confidence:.0%}'."
+    ] = None
     streams: Annotated[int, "Most WebSockets at a time; more are closed with 1013."] = 32
     frame_bytes: Annotated[int, "Most bytes of a WebSocket's frame; larger ones close it with 1009."] = 2**23
     frame_rate: Annotated[int, "Most frames a second that a WebSocket sends; more close it with 1008."] = 240
@@ -73,6 +76,10 @@ class Settings:
         for name, port in (("port", self.port), ("grpc_port", self.grpc_port or 0)):
             if not 0 <= port < 2**16:
                 raise InputError(f"{name} must be 0..65535, got {port}.")
+        if self.label is not None:
+            from maskjet.drawing.templates import parse_template  # with OpenCV, which no other setting needs
+
+            parse_template(self.label)
         if self.grpc_port is not None:
             for module in ("grpc", "google.protobuf"):
                 require(module, extra="grpc", purpose="grpc_port")

@@ -175,7 +175,7 @@ class Broadcast:
             while (newest := await self._newest.after(number)) is not None:
                 start = self._loop.time()
                 number, (frame, found) = newest
-                pictures.put(await self._service.in_thread(_to_jpeg, frame, found))
+                pictures.put(await self._service.in_thread(_to_jpeg, frame, found, self._service.settings.label))
                 spent_s = self._loop.time() - start
                 await asyncio.sleep(max(0.0, 1 / self._service.settings.preview_fps - spent_s))
         except Exception:
@@ -184,5 +184,5 @@ class Broadcast:
             pictures.finish()
 
 
-def _to_jpeg(frame: Frame, found: Detections) -> bytes:
-    return encode(found.draw(frame.image), ".jpg")
+def _to_jpeg(frame: Frame, found: Detections, label: str | None) -> bytes:
+    return encode(found.draw(frame.image, label=label), ".jpg")

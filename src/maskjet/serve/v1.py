@@ -91,7 +91,8 @@ class _Prediction:
         """The answer's body: a picture or JSON; `names` are those of a form's images."""
         service, masks, first = self._service, self._query.masks, answers[0]
         if self._kind != "application/json":
-            return await service.in_thread(_to_picture, first.image, first.detections, _SUFFIXES[self._kind])
+            suffix, label = _SUFFIXES[self._kind], service.settings.label
+            return await service.in_thread(_to_picture, first.image, first.detections, suffix, label)
         if names is None:
             return await to_json(service, first.detections, masks)
         return await service.in_thread(_to_results, [answer.detections for answer in answers], names, masks)
@@ -151,9 +152,9 @@ def _to_results(found: Sequence[Detections], names: Sequence[str], masks: Masks)
     )
 
 
-def _to_picture(image: Image | torch.Tensor, found: Detections, suffix: str) -> bytes:
+def _to_picture(image: Image | torch.Tensor, found: Detections, suffix: str, label: str | None) -> bytes:
     pixels = image if isinstance(image, np.ndarray) else image.numpy(force=True)
-    return encode(np.asarray(found.draw(pixels)), suffix)
+    return encode(np.asarray(found.draw(pixels, label=label)), suffix)
 
 
 @router.post("/v1/session", status_code=204, summary="Exchange the token for a cookie", responses=v1_schemas.PROBLEMS)

@@ -7,6 +7,7 @@ Examples:
 
 from maskjet.media.counts import Count, Event
 from maskjet.tracking.counting import Counting, Line, Zone, parse_counters
+from maskjet.tracking.smoothing import smooth
 from maskjet.tracking.streams import StreamTracking, TrackerLike
 from maskjet.tracking.tracker import Tracker
 from maskjet.tracking.tuning import Tuning
@@ -22,4 +23,5 @@ __all__ = [
     "Tuning",
     "Zone",
     "parse_counters",
+    "smooth",
 ]

@@ -43,7 +43,7 @@ class _Counter:
         try:
             corners = np.array([(float(x), float(y)) for x, y in points])
             is_right = bool((np.abs(corners) <= _FARTHEST).all())
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             is_right = False
         if not is_right:
             raise InputError(f"points must be (x, y) in pixels, up to {_FARTHEST:,.0f}, got {points!r}.")

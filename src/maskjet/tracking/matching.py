@@ -48,7 +48,7 @@ def compare(tracks: Tracks, given: Given, tuning: Tuning) -> Compared:
     hidden = np.minimum(np.where(is_solid, lost - shared, lost), area - shared)
     explained = np.minimum((shared + hidden) / np.maximum(area, 1), 1)
     of_masks = explained * shared / np.maximum(given.masks.areas, 1)
-    of_boxes = _box_iou(tracks.rows["edges"], given.boxes)
+    of_boxes = box_iou(tracks.rows["edges"], given.boxes)
     similarity = tuning.mask_share * of_masks + (1 - tuning.mask_share) * of_boxes
     similarity[tracks.classes[:, None] != given.classes] *= tuning.other_class
     return Compared(similarity, hidden, np.minimum(lost / np.maximum(area, 1), 1)[:, 0])
@@ -95,7 +95,7 @@ def find_hidden_edges(tracks: Tracks, chosen: Ints, found: Ints, given: Given, i
     return np.asarray((is_cut[:, None] & (inwards > depth * sides)) | (is_at_border & (inwards > 0)))
 
 
-def _box_iou(boxes: Floats, others: Floats) -> Floats:
+def box_iou(boxes: Floats, others: Floats) -> Floats:
     """Intersection over union of boxes [n, 4] and [m, 4], [n, m]."""
     sides = np.minimum(boxes[:, None, 2:], others[:, 2:]) - np.maximum(boxes[:, None, :2], others[:, :2])
     shared = np.prod(np.maximum(sides, 0), axis=2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from maskjet import coco_rle
 from maskjet.detections import Detections
 from maskjet.jit import compiled
-from maskjet.mask_pixels import count_pieces, cut
+from maskjet.mask_pixels import count_pieces, cut, write_masks
 
 Ints = NDArray[np.int64]
 
@@ -35,9 +35,11 @@ def cut_strips(found: Detections) -> Strips:
     Raises:
         InputError: A mask is malformed.
     """
-    if found.rle is None:
-        return _cut_boxes(found)
-    count, runs = len(found), coco_rle.to_runs(found.rle, found.image_size)
+    return _cut_boxes(found) if found.rle is None else _cut_masks(found.rle, found.image_size)
+
+
+def _cut_masks(rles: Sequence[coco_rle.RLE], size_hw: tuple[int, int]) -> Strips:
+    count, runs = len(rles), coco_rle.to_runs(rles, size_hw)
     strips, firsts = np.empty((count_pieces(runs), 3), np.int32), np.zeros(count + 1, np.int64)
     boxes, areas = np.zeros((count, 4), np.int64), np.zeros(count, np.int64)
     _cut_runs(runs.spans, runs.firsts, runs.size_hw, strips, firsts, boxes, areas)
@@ -55,6 +57,32 @@ def _cut_boxes(found: Detections) -> Strips:
     columns = np.arange(firsts[-1]) + np.repeat(x1 - firsts[:-1], widths)
     strips = np.stack([columns, np.repeat(y1, widths), np.repeat(y2, widths)], axis=1).astype(np.int32)
     return Strips(strips, firsts, boxes, widths * (y2 - y1))
+
+
+def move_mask(rle: coco_rle.RLE, box: NDArray[np.float64], target: NDArray[np.float64]) -> dict[str, Any]:
+    """Move and scale a mask as its box, float64 [4] in pixels, to a target; what leaves the image is cut off.
+
+    Raises:
+        InputError: The mask is malformed.
+    """
+    height, width = rle["size"]
+    strips = _cut_masks([rle], (height, width)).strips
+    scale = np.maximum(target[2:] - target[:2], 1) / np.maximum(box[2:] - box[:2], 1)
+    shift = (target[:2] + target[2:] - scale * (box[:2] + box[2:])) / 2
+    left, right = np.rint(scale[0] * strips[[0, -1], 0] + shift[0] + (0, scale[0])) if len(strips) else (0, 0)
+    columns = np.arange(max(left, 0), min(right, width), dtype=np.int64)
+    # Each column gets the strips of the one that lies there; rounded edges of a strip keep their order.
+    sources = np.floor((columns + 0.5 - shift[0]) / scale[0]).clip(*strips[[0, -1], 0]) if len(columns) else columns
+    begins, ends = (np.searchsorted(strips[:, 0], sources, side) for side in ("left", "right"))
+    counts = ends - begins
+    picked = np.arange(counts.sum()) + np.repeat(begins - counts.cumsum() + counts, counts)
+    edges = np.rint(scale[1] * strips[picked, 1:] + shift[1]).clip(0, height).astype(np.int64)
+    spans = edges + np.repeat(columns, counts)[:, None] * height
+    spans = spans[spans[:, 0] < spans[:, 1]]
+    is_apart = spans[1:, 0] > spans[:-1, 1]
+    starts, ends = spans[np.append(True, is_apart)[: len(spans)], 0], spans[np.append(is_apart, True)[: len(spans)], 1]
+    runs = coco_rle.Runs((height, width), np.stack([starts, ends], axis=1), np.array([0, len(starts)]))
+    return write_masks(runs)[0]
 
 
 def join_strips(parts: Sequence[NDArray[np.int32]], boxes: Ints, areas: Ints) -> Strips:

@@ -28,6 +28,9 @@ class Tracker:
             tracks, which loses fewer of them: detect with a lower threshold than is wanted, and pick afterwards.
         tuning: Its constants.
 
+    Attributes:
+        threshold: As above.
+
     Raises:
         InputError: The threshold is not as above.
 
@@ -45,7 +48,7 @@ class Tracker:
     def __init__(self, *, threshold: float = 0.5, tuning: Tuning | None = None) -> None:
         if not 0 <= threshold <= 1:
             raise InputError(f"threshold must be 0..1, got {threshold}.")
-        self._threshold, self._tuning = threshold, tuning or Tuning()
+        self.threshold, self._tuning = threshold, tuning or Tuning()
         self._next_id = 1
         self._columns: dict[int, int] = {}  # class id to column of votes
         self._size_hw: tuple[int, int] | None = None
@@ -113,10 +116,11 @@ class Tracker:
         votes, missing = self._tracks.votes, len(self._columns) - self._tracks.votes.shape[1]
         if missing > 0:
             self._tracks.votes = np.pad(votes, ((0, 0), (0, missing)))
-        return Given(found.image_size, boxes, found.confidence.astype(np.float64), classes, cut_strips(found))
+        confidence = found.confidence.astype(np.float64).clip(0, 1)
+        return Given(found.image_size, boxes, confidence, classes, cut_strips(found))
 
     def _is_strong(self, given: Given) -> Bools:
-        return np.asarray(given.confidence >= self._threshold)
+        return np.asarray(given.confidence >= self.threshold)
 
     def _match(self, given: Given, compared: Compared, time_s: float) -> Ints:
         """The track of each detection, -1 for none: int64 [n]."""

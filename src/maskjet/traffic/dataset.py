@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import av
 import cv2
-import numpy as np
 
 from maskjet import coco_rle
 from maskjet.errors import InputError, OutputError
@@ -142,7 +141,7 @@ def write_coco(
         images: Number of images, at least 1.
         size_hw: (height, width) of the images in pixels, at least 16.
         seed: Random seed of the first image; each further image adds one.
-        annotations: "rle" is exact; "polygon" drops holes, and parts under three corners.
+        annotations: "rle" is exact; "polygon" fills holes.
         on_progress: Called after every image.
 
     Raises:
@@ -187,7 +186,7 @@ def annotate(scene: TrafficFrame, image_id: int, first_id: int, kind: Annotation
         if kind == "rle":
             segmentation: Any = coco_rle.to_json(rle)
         else:
-            segmentation = [np.ravel(line).tolist() for line in coco_rle.polygons(rle) if len(line) > 2]
+            segmentation = [line.ravel().tolist() for line in coco_rle.polygons(rle, along="edges")]
         yield {
             "id": first_id + number,
             "image_id": image_id,

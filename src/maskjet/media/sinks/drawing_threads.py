@@ -77,6 +77,12 @@ class DrawingThreads:
         return next((error for error in errors if error is not None), None)
 
 
+def beside(work: Callable[[], object]) -> Iterator[None]:
+    """Work on a frame, all of which is done beside other frames'."""
+    yield
+    work()
+
+
 class _Turns:
     """Lets threads do something one after the other, by number from 0."""
 

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
-from typing import Literal, get_args
-from urllib.parse import urlsplit
+from typing import Literal
 
 from maskjet.drawing import DrawStyle, Style
 from maskjet.drawing.style import refuse_transparency
 from maskjet.errors import InputError, OutputError
 from maskjet.files import naming
+from maskjet.label_options import LabelOptions
 from maskjet.mask_pixels import MaskPixels, check_mask_pixels
 from maskjet.media.containers import shown_name
 from maskjet.media.folders import is_image_path, is_video_path
 from maskjet.media.frames import Source, UnopenedSource
 from maskjet.media.selection import EVERYTHING, Selection
-from maskjet.media.sinks import events, labels, pictures, video
+from maskjet.media.sinks import annotation_tools, crops, events, labels, pictures, video
+from maskjet.media.sinks.annotation_tools import LabelMeFiles, LabelStudioTasks
 from maskjet.media.sinks.coco import CocoJson
 from maskjet.media.sinks.encoders import DEFAULT_QUALITY, Encoder, Encoding, share_cores
+from maskjet.media.sinks.folder import SUFFIXES, FileId, PictureNames, id_of, is_picture, unique_stems
 from maskjet.media.sinks.labels import YoloLabels
 from maskjet.media.sinks.lines import JsonLines, StdoutLines
-from maskjet.media.sinks.pictures import AnnotatedImages, FileId, PictureNames, id_of
+from maskjet.media.sinks.pictures import AnnotatedImages
 from maskjet.media.sinks.sink import Sink, SinksBySource, SinksInTurn
 from maskjet.media.sinks.table import CsvTable, MotText
 from maskjet.media.sinks.video import AnnotatedVideo
 
-Kind = Literal["images", "video", "lines", "table", "labels", "data set", "tracks", "events"]
+Kind = Literal["images", "video", "lines", "table", "labels", "crops", "data set", "tracks", "events"]
 AnySource = Source | UnopenedSource
 PLACEHOLDER = "{}"
 """Placeholder in an output's path that becomes the name of its source."""
@@ -41,10 +42,18 @@ _KINDS: Mapping[str, Kind] = {
     ".json": "data set",
     ".csv": "table",
     labels.SUFFIX: "labels",
+    annotation_tools.LABELME: "labels",
+    crops.SUFFIX: "crops",
     ".txt": "tracks",
-    **dict.fromkeys(pictures.SUFFIXES, "images"),
+    **dict.fromkeys(SUFFIXES, "images"),
 }
 _DRAWN = ("images", "video")
+_FOLDERS: Mapping[str, Callable[..., Sink]] = {
+    labels.SUFFIX: YoloLabels,
+    annotation_tools.LABELME: LabelMeFiles,
+    crops.SUFFIX: crops.Crops,
+}
+_LABELS = LabelOptions()
 _SHARED = ("lines", "table", "events")  # kinds that take the frames of several sources, also into a pipe
 
 
@@ -56,18 +65,14 @@ class Content:
     """Whether video and images are annotated, redacted or cut out, and how."""
     with_audio: bool = True
     """Whether annotated video gets its source's audio."""
-    with_confidence: bool = False
-    """Whether lines of YOLO labels end in the confidence."""
-    yolo_parts: labels.Parts = "largest"
-    """Parts of masks that become lines of YOLO labels."""
+    label_options: LabelOptions = _LABELS
+    """What labels, data sets and crops hold."""
     mask_pixels: MaskPixels = "raw"
     """Pixels of masks in outputs other than pictures, whose style has its own."""
     encoding: Encoding = field(default_factory=Encoding)
     """How annotated video is encoded."""
 
     def __post_init__(self) -> None:
-        if self.yolo_parts not in get_args(labels.Parts):
-            raise InputError(f"yolo_parts must be largest or all, got {self.yolo_parts!r}.")
         check_mask_pixels(self.mask_pixels)
 
 
@@ -103,9 +108,9 @@ class SinkOpener:
         root = None if source is None else source.root
         if kind == "images":
             return AnnotatedImages(out, taken=self.taken, sources=self.files, root=root, style=style)
-        if kind == "labels":
-            parts, with_confidence = self.content.yolo_parts, self.content.with_confidence
-            return YoloLabels(out, parts=parts, with_confidence=with_confidence, taken=self.taken, root=root)
+        if kind in ("labels", "crops"):
+            make = _FOLDERS.get(Path(out).suffix.lower(), crops.Crops)
+            return make(out, self.content.label_options, taken=self.taken, sources=self.files, root=root)
         if kind == "video":
             opened = source if isinstance(source, Source) else None
             encoding, with_audio = self.content.encoding, self.content.with_audio
@@ -120,7 +125,11 @@ class SinkOpener:
             return CsvTable(out, tells_streams=self.tells_streams)
         if out == "-":
             return StdoutLines(tells_streams=self.tells_streams)
-        return JsonLines(out, tells_streams=self.tells_streams) if kind == "lines" else CocoJson(out)
+        if kind == "lines":
+            return JsonLines(out, tells_streams=self.tells_streams)
+        if out.lower().endswith(annotation_tools.LABEL_STUDIO):
+            return LabelStudioTasks(out)
+        return CocoJson(out, self.content.label_options)
 
 
 @dataclass(frozen=True)
@@ -137,6 +146,12 @@ class Outputs:
     """Choices of their content."""
     existing: Collection[str] = ()
     """Those of the paths that are files already, or folders with files."""
+
+    def shows_frames(self, out: str) -> bool:
+        """Whether an output holds frames, or parts of them, in which nothing is drawn."""
+        if Path(out).suffix.lower() == labels.SUFFIX:
+            return self.content.label_options.yolo_images != "none"
+        return kind_of(out) in ("labels", "crops")
 
     def open(self) -> SinksBySource:
         """Open a sink for every path, for sources that are open and read side by side."""
@@ -172,8 +187,7 @@ def check_outputs(
     *,
     style: Style | None = None,
     with_audio: bool = True,
-    with_confidence: bool = False,
-    yolo_parts: labels.Parts = "largest",
+    label_options: LabelOptions = _LABELS,
     mask_pixels: MaskPixels = "raw",
     encoder: Encoder = "x264",
     quality: int = DEFAULT_QUALITY,
@@ -185,17 +199,17 @@ def check_outputs(
     Args:
         outs: .mp4, .mkv, .mov or .webm for annotated video, .jsonl or "-" for JSON lines, .csv for a table, .json for
             a COCO data set, .segm.json or .bbox.json for COCO results of masks or boxes, .jpg or .png for one annotated
-            image, a folder (no suffix, or a slash at its end) for many, a folder in .yolo for YOLO labels. Each `{}`
-            becomes the name of the source: a file's without folder and suffix, a URL's host and file, "video0" for a
-            camera. Characters other than letters, digits, spaces and hyphens become "_", and equal names get a number.
-            With several sources only JSON lines and CSV may lack `{}`; they have the frame's "stream" only if sources
-            have the same name.
+            image, a folder (no suffix, or a slash at its end) for many, a folder in .yolo or .labelme for labels, one
+            called crops or in .crops for crops, .labelstudio.json for Label Studio's tasks. Each `{}` becomes the name
+            of the source: a file's without folder and suffix, a URL's host and file, "video0" for a camera. Characters
+            other than letters, digits, spaces and hyphens become "_", and equal names get a number. With several
+            sources only JSON lines and CSV may lack `{}`; they have the frame's "stream" only if sources have the same
+            name.
         sources: At least one, in the order of `Frame.stream`; open, or as `expand_sources` finds them. None of their
             files is overwritten.
         style: A `DrawStyle`, `Redaction` or `Cutout` of video and images; None for all that can be drawn.
         with_audio: Whether annotated video gets its source's audio.
-        with_confidence: Whether lines of YOLO labels end in the confidence; see `YoloLabels`.
-        yolo_parts: Parts of masks that become lines of YOLO labels; see `YoloLabels`.
+        label_options: What labels, data sets and crops hold.
         mask_pixels: Pixels of masks in other outputs than video and images; see `Detections.keep_mask_pixels`.
         encoder: Encoder of .mp4, .mkv and .mov: "x264"; "nvenc", the GPU's; or "auto", NVENC if it takes the frames.
         quality: Quality of annotated video, 1 to 100, alike for all encoders; 12 more are two to three times the bytes.
@@ -205,8 +219,8 @@ def check_outputs(
     Raises:
         InputError: A suffix is unknown, an output is given twice or can't hold the style's transparent pixels, there is
             no output; one is one of the sources' files, lacks `{}` although there are several sources, is one picture
-            although a source has several frames, or exists and overwrite is false; or yolo_parts, mask_pixels, encoder
-            or quality is none of its choices.
+            although a source has several frames, exists and overwrite is false, or shows pixels that the style hides;
+            or mask_pixels, encoder or quality is none of its choices.
         OutputError: A path is too long, or its folder is not a writable folder.
         UnsupportedError: NVENC is asked for, and can't be used.
     """
@@ -224,7 +238,7 @@ def check_outputs(
     stems = unique_stems([source.name for source in sources], [source.root for source in sources])
     owned = [[template.replace(PLACEHOLDER, stem) for template in templates] for stem in stems]
     encoding = Encoding(encoder, quality)
-    content = Content(style or DrawStyle(), with_audio, with_confidence, yolo_parts, mask_pixels, encoding)
+    content = Content(style or DrawStyle(), with_audio, label_options, mask_pixels, encoding)
     paths = [*shared, *chain.from_iterable(owned)]
     check_paths(paths, sources, style=content.style)
     existing = {out for out in paths if not _is_no_file(out) and _exists(Path(out))}
@@ -232,39 +246,9 @@ def check_outputs(
         raise InputError(f"out must not exist, {min(existing)!r} does: write to another path, or move it away.")
     outputs = Outputs(shared, owned, sources, content, existing)
     _check_pictures(outputs, selection)
+    if not isinstance(content.style, DrawStyle) and (shown := next(filter(outputs.shows_frames, paths), None)):
+        raise InputError(f"out must not show frames that are redacted or cut out, {shown!r} has them as they are.")
     return outputs
-
-
-def unique_stems(names: Sequence[str], roots: Sequence[Path | None] | None = None) -> list[str]:
-    """The text that replaces `{}` for each of these source names, without duplicates.
-
-    Args:
-        names: Names of the sources.
-        roots: Per source, the folder whose sub-folders are kept, as in "day1/cam", or None.
-    """
-    stems: dict[str, None] = {}
-    for name, root in zip(names, roots or [None] * len(names), strict=True):
-        stem = _stem(name)
-        if root is not None and Path(name).is_relative_to(root):
-            stem = "/".join([*map(_safe, Path(name).relative_to(root).parts[:-1]), stem])
-        numbered = (f"{stem}_{number}" for number in count(2))
-        stems[next(free for free in chain((stem,), numbered) if free not in stems)] = None
-    return list(stems)
-
-
-def _stem(name: str) -> str:
-    """A source's name as part of a file name: no folder, no suffix, and no password or query of a URL."""
-    stem = Path(name).stem
-    if "://" in name:
-        url = urlsplit(name)
-        stem = "_".join(filter(None, (url.hostname, Path(url.path).stem)))
-    return _safe(stem)
-
-
-def _safe(text: str) -> str:
-    """Text as part of a file name."""
-    safe = re.sub(r"[^\w -]", "_", text)
-    return safe if safe.strip("_ -") else "source"
 
 
 def kind_of(out: str) -> Kind:
@@ -274,7 +258,9 @@ def kind_of(out: str) -> Kind:
         return "lines"
     if events.is_url(out) or out.lower().endswith(events.SUFFIX):
         return "events"
-    if suffix == "" or (out.endswith("/") and suffix != labels.SUFFIX):
+    if Path(out).name.lower() == crops.SUFFIX[1:]:
+        return "crops"
+    if suffix == "" or (out.endswith("/") and suffix not in _FOLDERS):
         return "images"
     if suffix not in _KINDS and not Path(out).is_dir():
         raise InputError(f"out must end in one of {', '.join(_KINDS)}, or be a folder or '-', got {out!r}.")
@@ -315,7 +301,7 @@ def check_paths(outs: Sequence[str], sources: Sequence[AnySource] = (), *, style
 def _check_path(out: str, files: Collection[FileId]) -> set[str | FileId]:
     """Check one path; returns keys that identify its file, however the path is spelled."""
     path = Path(os.path.realpath(out))
-    is_folder = kind_of(out) == "labels" or (kind_of(out) == "images" and not pictures.is_picture(out))
+    is_folder = kind_of(out) in ("labels", "crops") or (kind_of(out) == "images" and not is_picture(out))
     try:
         identity = id_of(path)
     except FileNotFoundError:
@@ -361,7 +347,7 @@ def _check_pictures(outputs: Outputs, selection: Selection) -> None:
     files = {path.resolve() for source in outputs.sources for path in source.files if is_image_path(path)}
     taken: set[Path] = set()
     for out, source in outputs.pairs():
-        if pictures.is_picture(out) and _has_several_frames(source, selection):
+        if is_picture(out) and _has_several_frames(source, selection):
             pictures.refuse_several(out)
         names = PictureNames(out, taken, root=source.root, suffix=pictures.suffix_of(outputs.content.style))
         for index, path in enumerate(filter(is_image_path, source.files if kind_of(out) == "images" else ())):

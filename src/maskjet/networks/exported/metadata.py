@@ -129,10 +129,7 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
 def read_onnx(path: Path, argument: str, purpose: str) -> ModelProto:
     """Read an ONNX file, without the weights that are in other files.
 
-    Args:
-        path: The file.
-        argument: Name of the path, for errors.
-        purpose: What needs onnx, for errors.
+    Errors name the path as `argument`, and what needs onnx as `purpose`.
 
     Raises:
         CheckpointError: It is missing, too large or no ONNX file.

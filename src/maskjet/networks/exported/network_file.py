@@ -70,13 +70,10 @@ class NetworkFile:
 
 
 def read_network_file(path: Path) -> NetworkFile:
-    """Read what a file takes and gives.
+    """Read what an ONNX file that `export` or rfdetr 1.11 wrote, or an engine, takes and gives.
 
     A TensorRT engine says nothing of its classes: the ONNX file that it was built from lies beside it, as nano.onnx
     beside nano.engine.
-
-    Args:
-        path: An ONNX file that `export` or rfdetr 1.11 wrote, or an engine.
 
     Raises:
         CheckpointError: It is missing, too large, no ONNX file, or has another opset or other inputs, outputs or shapes

@@ -16,11 +16,8 @@ def rfdetr_spec(input_hw: tuple[int, int], outputs: Sequence[tuple[int | None, .
 
     It is that of the named size with these queries and this input; or else that of one whose patches fill the input.
     91 logits are COCO's classes; other classes have no names. Mean and std are ImageNet's, and frames are stretched, as
-    rfdetr's are.
-
-    Args:
-        input_hw: (height, width) of its input.
-        outputs: Shapes after the batch of logits, boxes and, if it has them, mask logits; None for a size that is free.
+    rfdetr's are. `outputs` are the shapes after the batch of logits, boxes and, if it has them, mask logits; None for a
+    size that is free.
 
     Raises:
         InputError: No RF-DETR has such shapes.

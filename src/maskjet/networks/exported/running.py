@@ -38,11 +38,6 @@ class Session(Protocol):
 class FileRuntime:
     """An exported file behind the engine; see `engine.runtime.Runtime`. Runs once on zeros when it is made.
 
-    Args:
-        file: The file.
-        session: The file, opened on the device.
-        device: The device of the tensors.
-
     Raises:
         UnsupportedError: The runtime can't run the file.
     """

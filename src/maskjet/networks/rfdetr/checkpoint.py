@@ -131,9 +131,7 @@ def _read_class_names(names: Any) -> tuple[str, ...] | None:
 def resolve_spec(checkpoint: Checkpoint, size: ModelSpec | None = None) -> ModelSpec:
     """Find the architecture of a checkpoint, with its class count, class names and input size.
 
-    Args:
-        checkpoint: The weights.
-        size: The named size asked for; None recognises it by the file's metadata or shapes.
+    `size` is the named size asked for; None recognises it by the file's metadata or shapes.
 
     Raises:
         CheckpointError: Not an RF-DETR checkpoint, of another size than asked for, or of an unknown one.

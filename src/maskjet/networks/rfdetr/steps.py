@@ -30,15 +30,7 @@ def choose_letterbox(spec: ModelSpec, config: EngineConfig) -> Letterbox | None:
 
 
 class OneStage(Steps):
-    """RF-DETR on its device.
-
-    Args:
-        spec: Describes the network.
-        runtime: Runs it, on the config's device; gives a `NetworkOutput` for a batch.
-        config: How to run; its device must exist here.
-        postprocessing: What is reported unless a call asks for something else.
-        precision: Name of the precision of a network that has its own; None for the config's.
-    """
+    """RF-DETR on its device; its runtime gives a `NetworkOutput` for a batch. Other arguments are those of `Steps`."""
 
     spec: ModelSpec
 

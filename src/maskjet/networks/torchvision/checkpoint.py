@@ -52,15 +52,13 @@ def read_detector(name: str, path: Path) -> Any:
     """Build a detector of torchvision's and fill it from a file. Nothing is downloaded.
 
     The detector is that of `builder(weights=None, weights_backbone=None, num_classes=...)`, with the file's number of
-    classes. Only torchvision's own files, recognised by name, get the epsilon that torchvision's builder sets for them.
-    All names and shapes are checked before memory is allocated.
+    classes, in eval mode, float32, on the CPU, without gradients; independent of the file. Only torchvision's own
+    files, recognised by name, get the epsilon that torchvision's builder sets for them. All names and shapes are
+    checked before memory is allocated.
 
     Args:
         name: Name of a builder, such as "maskrcnn_resnet50_fpn".
         path: A state dict, .pth of any PyTorch or safetensors; or a dictionary with one under "model" or "state_dict".
-
-    Returns:
-        torchvision's detector in eval mode, float32, on the CPU, without gradients; independent of the file.
 
     Raises:
         InputError: The name is none of `builder_names`.

@@ -83,9 +83,7 @@ def _(boxes: Tensor, features: list[Tensor], _scales: list[float], size: int, _n
 class StaticDetector(nn.Module):
     """A Faster or Mask R-CNN with fixed shapes; see `maskjet.rewrites.optimize`.
 
-    Args:
-        model: torchvision's detector in eval mode; its modules are shared, not copied.
-        class_names: Names by label; None for no names.
+    It shares the modules of torchvision's detector, which is in eval mode. Class names are by label.
 
     Raises:
         UnsupportedError: The model is built in an unsupported way, which the message names.

@@ -38,9 +38,7 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 def check_parts(model: Any, paths: Iterable[str]) -> None:
     """Check that parts of a detector are of torchvision's own classes, and that none of their methods is replaced.
 
-    Args:
-        model: The detector.
-        paths: Paths in `PARTS` and `MASK_PARTS`; "" is the model itself.
+    Paths are of `PARTS` and `MASK_PARTS`; "" is the model itself.
 
     Raises:
         UnsupportedError: A part is not; the message names it.

@@ -30,13 +30,7 @@ _HALF = 0.5  # the probability above which a pixel is inside
 
 
 class TwoStage(Steps):
-    """Faster or Mask R-CNN on its device.
-
-    Args:
-        network: The detector in float32; moved and converted as the config says.
-        config: How to run; its device must exist here.
-        postprocessing: What is reported unless a call asks for something else.
-    """
+    """Faster or Mask R-CNN on its device: a detector in float32, which is moved and converted as the config says."""
 
     spec: TwoStageSpec
     resizing = "torchvision's own rule"

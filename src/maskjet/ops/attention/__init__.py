@@ -8,7 +8,7 @@ from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.attention import reference
 from maskjet.ops.gpu import make_op
-from maskjet.ops.record import HALVES, describe
+from maskjet.ops.record import HALVES, describe, is_packed
 
 _SIDES = (16, 32, 64, 128)
 
@@ -37,14 +37,7 @@ def attention(projections: torch.Tensor, *, implementation: Implementation = "au
         >>> attention(torch.ones(1, 5, 3, 2, 16, dtype=torch.float16)).shape
         torch.Size([1, 5, 32])
     """
-    if (
-        not isinstance(projections, torch.Tensor)
-        or projections.dtype not in HALVES
-        or projections.ndim != 5
-        or projections.shape[2] != 3
-        or projections.shape[4] not in _SIDES
-        or not projections.is_contiguous()
-    ):
+    if not is_packed(projections, HALVES, 5) or projections.shape[2] != 3 or projections.shape[4] not in _SIDES:
         raise InputError(
             f"projections must be float16 or bfloat16 [B, L, 3, H, D], contiguous, D one of {_SIDES}, "
             f"got {describe(projections)}."

@@ -8,7 +8,7 @@ from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.deformable_attention import reference
 from maskjet.ops.gpu import make_op
-from maskjet.ops.record import HALVES, check_like, describe
+from maskjet.ops.record import HALVES, check_like, describe, is_packed, is_power, name_of
 
 _AXES = 3
 
@@ -43,7 +43,12 @@ def deformable_attention(
         >>> deformable_attention(projections, torch.tensor([[[0.5, 0.5, 1.0, 1.0]]]), values).item()
         1.5
     """
-    _check_projections(projections)
+    is_right = is_packed(projections, HALVES, 5) and projections.shape[2] and projections.shape[3] == _AXES
+    if not is_right or not is_power(projections.shape[4]):
+        raise InputError(
+            "projections must be float16 or bfloat16 [B, Q, P, 3, H], contiguous, H a power of two, "
+            f"got {describe(projections)}."
+        )
     batch, queries, _, _, heads = projections.shape
     check_like("boxes", boxes, torch.float32, (batch, queries, 4), projections.device)
     is_alike = isinstance(values, torch.Tensor) and (values.dtype, values.device) == (
@@ -51,41 +56,18 @@ def deformable_attention(
         projections.device,
     )
     if not is_alike or values.ndim != 4 or len(values) != batch or not _fits(values, heads):
-        kind = str(projections.dtype).removeprefix("torch.")
-        raise InputError(
-            f"values must be {kind} [{batch}, h, w, C] on {projections.device}, pixels evenly strided, C / {heads} a "
-            f"power of two, got {describe(values)}."
-        )
+        wanted = f"{name_of(projections.dtype)} [{batch}, h, w, C] on {projections.device}, pixels evenly strided"
+        raise InputError(f"values must be {wanted}, C / {heads} a power of two, got {describe(values)}.")
     out = torch.empty(batch, queries, values.shape[3], dtype=values.dtype, device=values.device)
     RECORD.choose(implementation, projections).run(projections, boxes, values, out=out)
     return out
-
-
-def _check_projections(projections: torch.Tensor) -> None:
-    if (
-        not isinstance(projections, torch.Tensor)
-        or projections.dtype not in HALVES
-        or projections.ndim != 5
-        or projections.shape[3] != _AXES
-        or not projections.shape[2]
-        or not _is_power(projections.shape[4])
-        or not projections.is_contiguous()
-    ):
-        raise InputError(
-            "projections must be float16 or bfloat16 [B, Q, P, 3, H], contiguous, H a power of two, "
-            f"got {describe(projections)}."
-        )
 
 
 def _fits(values: torch.Tensor, heads: int) -> bool:
     _, height, width, channels = values.shape
     image, line, pixel, channel = values.stride()
     is_even = line == width * pixel and (image == height * line or len(values) <= 1)
-    return bool(height and width and is_even and channel == 1) and _is_power(channels / heads)
-
-
-def _is_power(number: float) -> bool:
-    return number >= 1 and number == int(number) and not int(number) & (int(number) - 1)
+    return bool(height and width and is_even and channel == 1) and is_power(channels / heads)
 
 
 RECORD = make_op(deformable_attention, reference.deformable_attention)

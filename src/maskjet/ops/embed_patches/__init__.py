@@ -11,7 +11,7 @@ from maskjet.errors import InputError
 from maskjet.ops.embed_patches import reference
 from maskjet.ops.gpu import make_op
 from maskjet.ops.linear import count_partials
-from maskjet.ops.record import HALVES, check_like, describe, is_whole
+from maskjet.ops.record import HALVES, check_like, describe, is_packed, is_whole
 
 _CHANNELS = 3
 
@@ -51,13 +51,7 @@ def embed_patches(
         >>> tokens.shape, tokens[0, 0].item(), tokens[1, 0].item()
         (torch.Size([10, 16]), 0.0, 48.0)
     """
-    if (
-        not isinstance(images, torch.Tensor)
-        or images.dtype not in HALVES
-        or images.ndim != 4
-        or images.shape[1] != _CHANNELS
-        or not images.is_contiguous()
-    ):
+    if not is_packed(images, HALVES, 4) or images.shape[1] != _CHANNELS:
         raise InputError(f"images must be float16 or bfloat16 [B, 3, H, W], contiguous, got {describe(images)}.")
     if not is_whole(windows) or windows < 1:
         raise InputError(f"windows must be a whole number from 1, got {windows!r}.")

@@ -15,7 +15,7 @@ from maskjet.ops.encode_masks import cpu, reference
 from maskjet.ops.encode_masks.strings import Strings
 from maskjet.ops.gpu import triton_variant
 from maskjet.ops.paste_masks import check_masks
-from maskjet.ops.record import FLOATS, Op, Variant, needs_cpu, serves_any
+from maskjet.ops.record import FLOATS, Op, Variant, describe, needs_cpu
 from maskjet.ops.selection import ImageSizes, MaskQueries, Selection, SizeTable
 
 
@@ -83,8 +83,7 @@ def _check_boxes(boxes: Sequence[torch.Tensor] | torch.Tensor, queries: MaskQuer
         if counts != queries.count.tolist():
             raise InputError(f"boxes must have one row per query, {queries.count.tolist()}, got {counts}.")
     if given.dtype != torch.int32 or tuple(given.shape) != shape:
-        kind = str(given.dtype).removeprefix("torch.")
-        raise InputError(f"boxes must be int32 {list(shape)}, got {kind} {list(given.shape)}.")
+        raise InputError(f"boxes must be int32 {list(shape)}, got {describe(given)}.")
     return given.to(queries.query.device).contiguous()
 
 
@@ -94,6 +93,6 @@ RECORD = Op(
     variants={
         "triton": triton_variant("maskjet.ops.encode_masks.triton", "encode_masks", FLOATS, allocate="DeviceStrings"),
         "cpu": Variant(cpu.encode_masks, needs_cpu, Strings),
-        "reference": Variant(reference.encode_masks, serves_any, Strings),
+        "reference": Variant(reference.encode_masks, allocate=Strings),
     },
 )

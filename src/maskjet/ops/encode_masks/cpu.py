@@ -20,7 +20,7 @@ from maskjet.ops.canvas import Canvas
 from maskjet.ops.encode_masks.reference import encode_dense
 from maskjet.ops.encode_masks.strings import Strings
 from maskjet.ops.interpolation import SMALL, Taps, blend, taps, taps_at, taps_from
-from maskjet.ops.paste_masks.reference import LARGEST, show
+from maskjet.ops.paste_masks.reference import LARGEST, finite, show
 from maskjet.ops.selection import MaskQueries, SizeTable
 
 
@@ -92,7 +92,10 @@ def _encode_one(mask_logits: torch.Tensor, down: Taps, across: Taps) -> bytes:
     """The counts string of a mask [h, w], upsampled by the taps."""
     starts = np.flatnonzero(np.diff(down.first, prepend=-1))  # first pixels of stretches between the same two rows
     starts = np.append(starts, len(down.first))
-    return _to_string(_find_runs(mask_logits.float().contiguous().numpy(), *down, starts, *across))
+    mask = mask_logits.float().contiguous()
+    if not np.abs(mask.numpy()).max() <= LARGEST:  # or NaN
+        mask = finite(mask)
+    return _to_string(_find_runs(mask.numpy(), *down, starts, *across))
 
 
 def _to_string(runs: NDArray[np.int64]) -> bytes:
@@ -100,30 +103,18 @@ def _to_string(runs: NDArray[np.int64]) -> bytes:
     return buffer[: write_string(runs, buffer)].tobytes()
 
 
-@compiled("Tuple((boolean[::1], int64, int64, boolean))(float32[:, ::1])")
-def _extent(mask: NDArray[np.float32]) -> tuple[NDArray[np.bool_], int, int, bool]:
-    """Columns of a mask [h, w] with a positive logit, the first and last such row, and whether all are finite."""
+@compiled("Tuple((boolean[::1], int64, int64))(float32[:, ::1])")
+def _extent(mask: NDArray[np.float32]) -> tuple[NDArray[np.bool_], int, int]:
+    """Columns of a mask [h, w] with a positive logit, and the first and last such row."""
     height, width = mask.shape
-    has_inside, is_finite = np.zeros(width, dtype=np.bool_), True
+    has_inside = np.zeros(width, dtype=np.bool_)
     low, high = height, -1
     for row in range(height):
         for column in range(width):
-            is_finite &= abs(mask[row, column]) <= LARGEST
             if mask[row, column] > 0:
                 has_inside[column] = True
                 low, high = min(low, row), row
-    return has_inside, low, high, is_finite
-
-
-@compiled("float32[:, ::1](float32[:, ::1])")
-def _finite(mask: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The same as `paste_masks.reference.finite`, for one mask [h, w]."""
-    found = np.empty_like(mask)
-    for row in range(mask.shape[0]):
-        for column in range(mask.shape[1]):
-            logit = mask[row, column]
-            found[row, column] = min(logit, np.float32(LARGEST)) if logit > -LARGEST else np.float32(-LARGEST)
-    return found
+    return has_inside, low, high
 
 
 @compiled("int64(float32, float32, float32[::1], int64, int64)")
@@ -183,9 +174,7 @@ def _find_runs(
 ) -> NDArray[np.int64]:
     """Run lengths of a mask [h, w] upsampled by the taps, column by column."""
     height, width = len(top), len(left)
-    has_inside, low, high, is_finite = _extent(mask)
-    if not is_finite:
-        mask = _finite(mask)
+    has_inside, low, high = _extent(mask)
     begin, end = 0, len(starts) - 1  # stretches that touch a row with a positive logit
     while begin < end and bottom[starts[begin]] < low:
         begin += 1

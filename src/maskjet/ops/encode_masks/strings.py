@@ -20,14 +20,8 @@ Cut = Callable[[], list[bytes]]
 class Strings:
     """COCO strings of a batch, made on the host; `triton.DeviceStrings` holds those made on a GPU.
 
-    Args:
-        batch: Number of images.
-        masks: Largest number of masks per image.
-        width: Width of the images in pixels, of a batch on average.
-        device: Device of the memory.
-        lead: Bytes at the start of the memory that are left to the caller; a multiple of 4.
-        fallbacks: Counter of slower paths taken.
-        scratch: Memory for intermediate results, which others use between batches; None for memory of its own.
+    The `lead` bytes at the start of the memory, a multiple of 4, are the caller's. Images are `width` pixels wide on
+    average. Others may use the scratch memory between batches; None for memory of its own.
     """
 
     def __init__(

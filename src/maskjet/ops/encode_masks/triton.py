@@ -145,7 +145,8 @@ def encode_masks(
     buffers, host = _own_buffers(threading.get_ident(), batch, masks, blocks, mask_logits.device)
     launch(mask_logits, queries, sizes, buffers)
     host.copy_(buffers.head, non_blocking=True)
-    _wait_for(mask_logits.device)
+    if mask_logits.is_cuda:
+        torch.cuda.current_stream(mask_logits.device).synchronize()
     strings = DeviceStrings.within(buffers, (mask_logits, queries, sizes))
     return [cut() for cut in strings.read(strings.keep(host.numpy()), batch)]
 
@@ -179,11 +180,8 @@ def _own_buffers(
 def launch(mask_logits: torch.Tensor, queries: MaskQueries, sizes: SizeTable, buffers: Buffers) -> None:
     """Encode into given buffers: two launches, no allocation; never waits, and can be captured in a CUDA graph.
 
-    Args:
-        mask_logits: float32, float16 or bfloat16 [B, Q, h, w].
-        queries: Which masks; the counts and indices are read on the device.
-        sizes: Of the images, at most 2**28 pixels each, and what their masks cover.
-        buffers: Buffers for this batch, K masks and at least as many blocks; overwritten.
+    Counts and indices of queries are read on the device. Images have at most 2**28 pixels each. The buffers are for
+    this batch, K masks and at least as many blocks, and are overwritten.
     """
     batch, masks = buffers.shape
     slots, has_boxes = triton.next_power_of_2(masks), queries.boxes is not None
@@ -240,11 +238,6 @@ def launch(mask_logits: torch.Tensor, queries: MaskQueries, sizes: SizeTable, bu
 def count_blocks(sizes_hw: Sequence[tuple[int, int]]) -> int:
     """Blocks of columns of all images together, which `Buffers` have room for."""
     return sum(-(-width // _COLUMNS) for _, width in sizes_hw)
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()
 
 
 def _header_length(batch: int, masks: int) -> int:

@@ -12,7 +12,7 @@ from maskjet.ops.gpu import make_op
 from maskjet.ops.linear import reference
 from maskjet.ops.linear.reference import Norm
 from maskjet.ops.linear.tiles import Workspace, choose_tile
-from maskjet.ops.record import HALVES, describe, is_pair
+from maskjet.ops.record import HALVES, check_like, describe, is_packed, is_pair, is_power, name_of
 
 Activation = Literal["none", "gelu", "relu", "silu"]
 Gives = Literal["values", "sums", "float32", "maxima"]
@@ -87,18 +87,19 @@ def linear(
     _check(x, weight, bias)
     _check_input(x, weight, rows, image_hw)
     count, outputs = len(x) if rows is None else len(rows), len(weight)
-    _check_like("residual", residual, x.dtype, (count, outputs), x.device, has_row_stride=True)
-    parts = sums.shape[2] if isinstance(sums, torch.Tensor) and sums.ndim == 3 else 1
-    _check_like("sums", sums, torch.float32, (len(x), 2, parts), x.device)
+    if residual is not None:
+        check_like("residual", residual, x.dtype, (count, outputs), x.device, has_row_stride=True)
+    for name, each, length in (("sums", sums, len(x)), ("residual_sums", residual_sums, count)):
+        if each is not None:
+            parts = each.shape[2] if isinstance(each, torch.Tensor) and each.ndim == 3 else 1
+            check_like(name, each, torch.float32, (length, 2, parts), x.device)
     if sums is not None and image_hw is not None:
         raise InputError("sums must be None with image_hw.")
-    parts = residual_sums.shape[2] if isinstance(residual_sums, torch.Tensor) and residual_sums.ndim == 3 else 1
-    _check_like("residual_sums", residual_sums, torch.float32, (count, 2, parts), x.device)
     if (residual_norm is None) != (residual_sums is None) or (residual_norm is not None and residual is None):
         raise InputError("residual_norm, residual_sums and residual must come together.")
     residual_norm, norm, last_norm = (
-        None if each is None else _check_norm(name, each, outputs, x.device)
-        for name, each in (("residual_norm", residual_norm), ("norm", norm), ("last_norm", last_norm))
+        None if norm is None else _check_norm(name, norm, outputs, x.device)
+        for name, norm in (("residual_norm", residual_norm), ("norm", norm), ("last_norm", last_norm))
     )
     if last_norm is not None and residual is not None and norm is None:
         raise InputError("last_norm must be None with a residual but no norm.")
@@ -137,12 +138,7 @@ def linear(
 def count_partials(rows: int, width: int, outputs: int, inputs: int | None = None, *, is_whole: bool = False) -> int:
     """Count the partial sums or maxima, P, that a layer returns per row: the tiles across its output.
 
-    Args:
-        rows: Rows of the output.
-        width: Columns of the weight.
-        outputs: Rows of the weight.
-        inputs: Columns of x; None for the weight's.
-        is_whole: Whether there is a norm behind the product.
+    `width` is that of the weight, and `inputs` that of x, if it is another; with `is_whole` there is a norm behind.
     """
     return outputs // choose_tile(rows, width, outputs, inputs=inputs, is_whole=is_whole).columns
 
@@ -171,31 +167,20 @@ def _check(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
     if not isinstance(x, torch.Tensor) or x.dtype not in HALVES or x.ndim != 2 or x.shape[1] % _MULTIPLE:
         raise InputError(f"x must be float16 or bfloat16 [any, K], K a multiple of {_MULTIPLE}, got {describe(x)}.")
     inputs = x.shape[1]
-    is_alike = isinstance(weight, torch.Tensor) and (weight.dtype, weight.device) == (x.dtype, x.device)
-    if (
-        not is_alike
-        or weight.ndim != 2
-        or not weight.shape[1]
-        or weight.shape[1] % inputs
-        or len(weight) % _MULTIPLE
-        or not weight.is_contiguous()
-    ):
-        kind = str(x.dtype).removeprefix("torch.")
-        wanted = f"{kind} [N, S × {inputs}] on {x.device}, contiguous, N a multiple of {_MULTIPLE}"
+    is_alike = is_packed(weight, (x.dtype,), 2) and weight.device == x.device
+    if not is_alike or not weight.shape[1] or weight.shape[1] % inputs or len(weight) % _MULTIPLE:
+        wanted = f"{name_of(x.dtype)} [N, S × {inputs}] on {x.device}, contiguous, N a multiple of {_MULTIPLE}"
         raise InputError(f"weight must be {wanted}, got {describe(weight)}.")
-    is_alike = isinstance(bias, torch.Tensor) and (bias.dtype, bias.device) == (torch.float32, x.device)
-    if not is_alike or bias.shape != (len(weight),) or not bias.is_contiguous():
-        raise InputError(f"bias must be float32 [{len(weight)}] on {x.device}, got {describe(bias)}.")
+    check_like("bias", bias, torch.float32, (len(weight),), x.device)
 
 
 def _check_input(
     x: torch.Tensor, weight: torch.Tensor, rows: torch.Tensor | None, image_hw: tuple[int, int] | None
 ) -> None:
-    if rows is not None:
-        is_alike = isinstance(rows, torch.Tensor) and (rows.dtype, rows.device) == (torch.int32, x.device)
-        if not is_alike or rows.ndim != 1 or not rows.is_contiguous() or image_hw is not None:
-            wanted = f"int32 [M] on {x.device}, contiguous, and None with image_hw"
-            raise InputError(f"rows must be {wanted}, got {describe(rows)}.")
+    is_right = rows is None or (is_packed(rows, (torch.int32,), 1) and rows.device == x.device and image_hw is None)
+    if not is_right:
+        wanted = f"int32 [M] on {x.device}, contiguous, and None with image_hw"
+        raise InputError(f"rows must be {wanted}, got {describe(rows)}.")
     if image_hw is not None:
         if not is_pair(image_hw):
             raise InputError(f"image_hw must be a height and a width, got {image_hw!r}.")
@@ -208,29 +193,11 @@ def _check_input(
 
 
 def _check_norm(name: str, norm: Norm, outputs: int, device: torch.device) -> Norm:
-    if name != "residual_norm" and (outputs & (outputs - 1) or outputs > _MOST_NORMED):
+    if name != "residual_norm" and (not is_power(outputs) or outputs > _MOST_NORMED):
         raise InputError(f"{name} needs N, a power of two up to {_MOST_NORMED}, got {outputs}.")
     for part in ("weight", "bias"):
-        _check_like(f"{name}.{part}", getattr(norm, part), torch.float32, (outputs,), device)
+        check_like(f"{name}.{part}", getattr(norm, part), torch.float32, (outputs,), device)
     return norm._replace(eps=float(norm.eps))
-
-
-def _check_like(
-    name: str,
-    value: object,
-    dtype: torch.dtype,
-    shape: tuple[int, ...],
-    device: torch.device,
-    *,
-    has_row_stride: bool = False,
-) -> None:
-    if value is None:
-        return
-    if not isinstance(value, torch.Tensor) or (value.dtype, value.shape, value.device) != (dtype, shape, device):
-        kind = str(dtype).removeprefix("torch.")
-        raise InputError(f"{name} must be {kind} {list(shape)} on {device}, got {describe(value)}.")
-    if value.stride(-1) != 1 if has_row_stride else not value.is_contiguous():
-        raise InputError(f"{name} must be contiguous, got strides {value.stride()}: call contiguous().")
 
 
 RECORD = make_op(linear, reference.linear)

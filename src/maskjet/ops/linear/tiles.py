@@ -74,14 +74,8 @@ class Workspace:
 def choose_tile(rows: int, width: int, outputs: int, *, inputs: int | None = None, is_whole: bool = False) -> Tile:
     """Choose the launch shape of a product: the fastest on an H200 for the most similar number of rows.
 
-    A product that was not timed gets the fastest shape by a rough estimate.
-
-    Args:
-        rows: Rows of the output.
-        width: Columns of the weight.
-        outputs: Columns of the output.
-        inputs: Columns of x, if the weight is wider.
-        is_whole: Whether a tile must span whole rows, for a norm behind the product.
+    A product that was not timed gets the fastest shape by a rough estimate. `width` is that of the weight, and `inputs`
+    that of x, if the weight is wider. With `is_whole` a tile must span whole rows, for a norm behind the product.
     """
     inputs = inputs or width
     timed = _timed().get((width, outputs, inputs, is_whole))

@@ -8,7 +8,7 @@ from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.gpu import make_op
 from maskjet.ops.mask_logits import reference
-from maskjet.ops.record import HALVES, describe
+from maskjet.ops.record import HALVES, describe, is_packed, name_of
 
 
 def mask_logits(
@@ -37,22 +37,14 @@ def mask_logits(
         >>> mask_logits(queries, pixels)[0, 0].tolist()
         [[17.0, 17.0], [17.0, 17.0]]
     """
-    is_image = isinstance(pixels, torch.Tensor) and pixels.dtype in HALVES and pixels.ndim == 4
-    if not is_image or not pixels.shape[3] or pixels.shape[3] % 16 or not pixels.is_contiguous():
+    if not is_packed(pixels, HALVES, 4) or not pixels.shape[3] or pixels.shape[3] % 16:
         raise InputError(
             f"pixels must be float16 or bfloat16 [B, H, W, C], contiguous, C a multiple of 16, got {describe(pixels)}."
         )
     batch, height, width, channels = pixels.shape
-    is_alike = isinstance(queries, torch.Tensor) and (queries.dtype, queries.device) == (pixels.dtype, pixels.device)
-    if (
-        not is_alike
-        or queries.ndim != 3
-        or len(queries) != batch
-        or queries.shape[2] <= channels
-        or not queries.is_contiguous()
-    ):
-        kind = str(pixels.dtype).removeprefix("torch.")
-        wanted = f"{kind} [{batch}, Q, more than {channels}] on {pixels.device}, contiguous"
+    is_alike = is_packed(queries, (pixels.dtype,), 3) and queries.device == pixels.device
+    if not is_alike or len(queries) != batch or queries.shape[2] <= channels:
+        wanted = f"{name_of(pixels.dtype)} [{batch}, Q, more than {channels}] on {pixels.device}, contiguous"
         raise InputError(f"queries must be {wanted}, got {describe(queries)}.")
     out = torch.empty(batch, queries.shape[1], height, width, dtype=pixels.dtype, device=pixels.device)
     RECORD.choose(implementation, queries).run(queries, pixels, out=out)

@@ -11,7 +11,7 @@ from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.paint import cpu, reference
 from maskjet.ops.paint.outline import WIDEST, outline
-from maskjet.ops.record import Op, Variant, check_like, describe, is_whole, needs_cpu, serves_any
+from maskjet.ops.record import Op, Variant, check_like, describe, is_whole, needs_cpu
 
 OPAQUE = 256
 """Opacity that leaves nothing of the image."""
@@ -90,5 +90,5 @@ def paint(
 RECORD = Op(
     name="paint",
     public=paint,
-    variants={"cpu": Variant(cpu.paint, needs_cpu), "reference": Variant(reference.paint, serves_any)},
+    variants={"cpu": Variant(cpu.paint, needs_cpu), "reference": Variant(reference.paint)},
 )

@@ -11,7 +11,7 @@ from maskjet.errors import InputError
 from maskjet.ops.canvas import Canvas, check_canvases
 from maskjet.ops.gpu import make_op
 from maskjet.ops.paste_masks import reference
-from maskjet.ops.record import FLOATS
+from maskjet.ops.record import FLOATS, describe
 from maskjet.ops.selection import ImageSizes, MaskQueries, Selection, SizeTable, check_image_sizes, mask_queries
 
 
@@ -59,12 +59,11 @@ def check_masks(
     Raises:
         InputError: The logits are malformed, or the queries or sizes don't match them.
     """
-    if not isinstance(mask_logits, torch.Tensor):
-        raise InputError(f"mask_logits must be a tensor, got {type(mask_logits).__name__}.")
-    if mask_logits.dtype not in FLOATS or mask_logits.ndim != 4 or 0 in mask_logits.shape[2:]:
+    is_right = isinstance(mask_logits, torch.Tensor) and mask_logits.dtype in FLOATS and mask_logits.ndim == 4
+    if not is_right or 0 in mask_logits.shape[2:]:
         raise InputError(
             "mask_logits must be float32, float16 or bfloat16 [B, Q, h, w] of at least one logit per mask, "
-            f"got {str(mask_logits.dtype).removeprefix('torch.')} {list(mask_logits.shape)}."
+            f"got {describe(mask_logits)}."
         )
     batch, masks = mask_logits.shape[:2]
     return mask_queries(query, batch, masks, mask_logits.device), check_image_sizes(image_sizes, batch)

@@ -47,13 +47,8 @@ def launch(
 ) -> None:
     """Write one image's masks into given buffers; never waits, and can be captured in a CUDA graph.
 
-    Args:
-        mask_logits: float32, float16 or bfloat16 [Q, h, w].
-        count: int32 [1 or more], on the device: how many masks to write.
-        query: int32 [n or more], contiguous: which masks; an index out of range is an empty mask.
-        masks: uint8 [n, H, W], contiguous; the first `count` are overwritten.
-        is_inside: bool [n]; overwritten, False past `count`.
-        canvas: What the logits cover; None for the image.
+    `count`, int32 [1 or more], on the device, says how many masks are written; an index in `query` that is out of range
+    is an empty mask. `is_inside` is False past `count`. A canvas of None is the image.
     """
     is_inside.zero_()
     limit, height, width = masks.shape

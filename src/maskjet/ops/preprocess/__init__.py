@@ -80,10 +80,15 @@ def preprocess(
     else:
         sample = frames = check_frames(frames)
     batch, height, width = sample.shape[:3]
-    size = _check_size(size)
+    if len(size) != 2 or min(size) < 1:
+        raise InputError(f"size must be (height, width) of at least 1 pixel, got {size}.")
+    size = int(size[0]), int(size[1])
     if out is None:
         out = torch.empty((batch, 3, *size), dtype=dtype, device=sample.device)
-    _check_out(out, (batch, 3, *size), sample.device)
+    shape = (batch, 3, *size)
+    if tuple(out.shape) != shape or out.dtype not in FLOATS or out.device != sample.device:
+        wanted = f"float32, float16 or bfloat16 {list(shape)} on {sample.device}"
+        raise InputError(f"out must be {wanted}, got {describe(out)}.")
     for name, values in (("mean", mean), ("std", std)):
         if len(values) != 3 or not all(map(math.isfinite, values)) or (name == "std" and min(values) <= 0):
             expected = "3 numbers above 0" if name == "std" else "3 numbers"
@@ -110,8 +115,7 @@ def check_frames(frames: torch.Tensor) -> torch.Tensor:
         )
     if frames.dtype != torch.uint8 or frames.ndim not in (3, 4) or frames.shape[-1] != 3 or 0 in frames.shape[-3:-1]:
         raise InputError(
-            f"frames must be uint8 [H, W, 3] or [N, H, W, 3] of at least one pixel, "
-            f"got {str(frames.dtype).removeprefix('torch.')} {list(frames.shape)}."
+            f"frames must be uint8 [H, W, 3] or [N, H, W, 3] of at least one pixel, got {describe(frames)}."
         )
     if frames.shape[-2] > _WIDEST:
         raise InputError(f"frames must be at most {_WIDEST:,} pixels wide, got {frames.shape[-2]:,}.")
@@ -123,17 +127,6 @@ def _check_letterbox(letterbox: Letterbox | int) -> Letterbox:
     if given.place not in get_args(LetterboxPlace) or not all(byte in range(256) for byte in given.color):
         raise InputError(f"letterbox must be a Letterbox, a byte value, 0..255, or None to stretch, got {letterbox}.")
     return given
-
-
-def _check_size(size: tuple[int, int]) -> tuple[int, int]:
-    if len(size) != 2 or min(size) < 1:
-        raise InputError(f"size must be (height, width) of at least 1 pixel, got {size}.")
-    return int(size[0]), int(size[1])
-
-
-def _check_out(out: torch.Tensor, shape: tuple[int, ...], device: torch.device) -> None:
-    if tuple(out.shape) != shape or out.dtype not in FLOATS or out.device != device:
-        raise InputError(f"out must be float32, float16 or bfloat16 {list(shape)} on {device}, got {describe(out)}.")
 
 
 RECORD = make_op(preprocess, reference.preprocess, dtypes=(torch.uint8,), cpu=Variant(cpu.preprocess, needs_cpu))

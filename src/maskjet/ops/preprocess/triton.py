@@ -44,14 +44,7 @@ def preprocess(
 ) -> None:
     """Write (resized / 255 - mean) / std of frames into out [N, 3, h, w]; see `ops.preprocess`.
 
-    Args:
-        frames: uint8 [N, H, W, 3], YUV, or frames of any sizes, RGB, whose table says their regions, too.
-        out: Overwritten.
-        region: The part of the input that each frame fills, unless there is a table.
-        mean: One per channel.
-        std: One per channel.
-        order: Channel order of frames in a tensor.
-        resample: "bilinear" or "cv2".
+    `DeviceFrames` may be of any sizes; their table says their regions, too.
     """
     height, width = out.shape[2:]
     grid = (triton.cdiv(width, _TILE_HW[1]), triton.cdiv(height, _TILE_HW[0]), len(out))

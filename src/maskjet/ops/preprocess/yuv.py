@@ -63,12 +63,8 @@ def yuv_conversion(matrix: Matrix, *, full_range: bool) -> torch.Tensor:
     if full_range:
         offset, scale = 0, 2**16
         shares = [int(math.copysign(abs(share) * 224 // 255, share)) for share in shares]  # towards zero
-    return torch.tensor([offset, *map(_rounded, (scale, *shares))], dtype=torch.int32, device="cpu").view(4, 2)
-
-
-def _rounded(share: int) -> int:
-    """From 1/65536 to 1/8192, halves up."""
-    return (share + 4) >> 3
+    rounded = [(share + 4) >> 3 for share in (scale, *shares)]  # from 1/65536 to 1/8192, halves up
+    return torch.tensor([offset, *rounded], dtype=torch.int32, device="cpu").view(4, 2)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.gpu import make_op
 from maskjet.ops.rank_tokens import reference
-from maskjet.ops.record import describe, is_whole
+from maskjet.ops.record import describe, is_packed, is_whole
 
 
 def rank_tokens(scores: torch.Tensor, *, count: int, implementation: Implementation = "auto") -> torch.Tensor:
@@ -36,14 +36,8 @@ def rank_tokens(scores: torch.Tensor, *, count: int, implementation: Implementat
         tensor([[1, 2],
                 [3, 5]], dtype=torch.int32)
     """
-    if (
-        not isinstance(scores, torch.Tensor)
-        or scores.dtype != torch.float32
-        or scores.ndim != 3
-        or not scores.shape[2]
-        or not scores.is_contiguous()
-        or scores.shape[0] * scores.shape[1] >= 2**31
-    ):
+    is_right = is_packed(scores, (torch.float32,), 3) and scores.shape[2]
+    if not is_right or scores.shape[0] * scores.shape[1] >= 2**31:
         raise InputError(f"scores must be float32 [B, T, P], contiguous, got {describe(scores)}.")
     if not is_whole(count) or not 0 <= count <= scores.shape[1]:
         raise InputError(f"count must be a whole number from 0 to {scores.shape[1]}, got {count!r}.")

@@ -7,7 +7,7 @@ import torch
 from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.gpu import make_op
-from maskjet.ops.record import HALVES, check_like, describe
+from maskjet.ops.record import HALVES, check_like, describe, is_packed
 from maskjet.ops.refine_boxes import reference
 
 _SIDES = 4
@@ -54,8 +54,7 @@ def refine_boxes(
         >>> refine_boxes(hidden, weight, zeros, torch.tensor([[0.5, 0.5, 0.25, 0.125]]))[0].tolist()
         [[0.75, 0.5, 0.25, 0.125]]
     """
-    is_matrix = isinstance(hidden, torch.Tensor) and hidden.dtype in HALVES and hidden.ndim == 2
-    if not is_matrix or not hidden.shape[1] or not hidden.is_contiguous():
+    if not is_packed(hidden, HALVES, 2) or not hidden.shape[1]:
         raise InputError(f"hidden must be float16 or bfloat16 [M, K], contiguous, got {describe(hidden)}.")
     (count, inputs), device = hidden.shape, hidden.device
     check_like("weight", weight, torch.float32, (_SIDES, inputs), device)

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from maskjet.ops.canvas import Canvas
 from maskjet.ops.selection import Selection, SizeTable
+
+Rank = Callable[[torch.Tensor, int, torch.Tensor], torch.Tensor]
+"""Takes an image's scores [Q × C], how many to rank, and thresholds [C]; gives flat indices, the best first."""
+
+
+def rank_all(scores: torch.Tensor, count: int, _thresholds: torch.Tensor) -> torch.Tensor:
+    """Rank pairs by their scores, ties by their indices, NaN before all."""
+    return scores.argsort(descending=True, stable=True)[:count]
 
 
 def select(
@@ -19,14 +29,14 @@ def select(
     max_detections: int,
     num_select: int,
     round_boxes: bool,
+    rank: Rank = rank_all,
 ) -> Selection:
-    """Choose detections from logits [B, Q, C] and boxes [B, Q, 4]; see `ops.select`."""
+    """Choose detections from logits [B, Q, C] and boxes [B, Q, 4]; see `ops.select`. Pairs are ranked by `rank`."""
     batch, queries, classes = logits.shape
     scores = logits.float().sigmoid().reshape(batch, queries * classes)
-    ranked = scores.argsort(dim=1, descending=True, stable=True)[:, :num_select]
     selection = out or Selection.empty(batch, max_detections, logits.device)
     for image, (size, canvas) in enumerate(zip(sizes.hw, sizes.canvases, strict=True)):
-        flat = ranked[image]
+        flat = rank(scores[image], num_select, thresholds)
         score, label = scores[image, flat], flat % classes
         flat = flat[(score > thresholds[label]) & (class_map[label] >= 0)][:max_detections]
         query, label = flat // classes, flat % classes

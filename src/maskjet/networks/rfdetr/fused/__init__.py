@@ -15,7 +15,7 @@ from maskjet.networks.rfdetr.fused.forward import Forward
 from maskjet.networks.rfdetr.fused.weights import Weights, fold
 from maskjet.networks.rfdetr.network import RFDETR
 from maskjet.ops.gpu import why_not
-from maskjet.ops.record import HALVES
+from maskjet.ops.record import HALVES, is_power, name_of
 from maskjet.spec import ModelSpec
 
 _log = logging.getLogger("maskjet")
@@ -25,11 +25,7 @@ _MOST_HIDDEN = 512  # channels; a program normalises whole rows
 
 
 class Fused:
-    """Runs forward passes with folded weights; see `Runtime`.
-
-    Args:
-        network: The network, on its device; it is moved to the CPU.
-        dtype: Precision to run in.
+    """Runs forward passes with folded weights; see `Runtime`. The network, on its device, is moved to the CPU.
 
     Raises:
         UnsupportedError: The kernels don't serve the network, the precision or the device.
@@ -72,13 +68,7 @@ class Fused:
 
 
 class FusedOrCompiled:
-    """`Fused`, or PyTorch if the kernels don't serve the network or can't be compiled; see `Runtime`.
-
-    Args:
-        network: The network, on its device.
-        dtype: Precision to run in.
-        by_torch: Makes the network's runtime by PyTorch.
-    """
+    """`Fused`, or the runtime by PyTorch if the kernels don't serve the network or can't be compiled; see `Runtime`."""
 
     why_no_graph = None
 
@@ -117,11 +107,11 @@ class FusedOrCompiled:
 def refuse(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> str | None:
     """Why the kernels can't run a network, or None."""
     if dtype not in HALVES:
-        return f"it needs precision 'fp16' or 'bf16', got {str(dtype).removeprefix('torch.')}"
+        return f"it needs precision 'fp16' or 'bf16', got {name_of(dtype)}"
     hidden = spec.hidden_dim
-    if hidden & (hidden - 1) or not 2 * _MULTIPLE <= hidden <= _MOST_HIDDEN:
+    if not is_power(hidden) or not 2 * _MULTIPLE <= hidden <= _MOST_HIDDEN:
         return f"hidden_dim must be a power of two from {2 * _MULTIPLE} to {_MOST_HIDDEN}, got {hidden}"
-    if spec.cross_attention_heads & (spec.cross_attention_heads - 1):
+    if not is_power(spec.cross_attention_heads):
         return f"cross_attention_heads must be a power of two, got {spec.cross_attention_heads}"
     for width, heads in (("backbone_width", "backbone_heads"), ("hidden_dim", "self_attention_heads")):
         side = getattr(spec, width) // getattr(spec, heads)

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from maskjet import ops
-from maskjet.networks.rfdetr.fused.rows import find_inside, find_patches
+from maskjet.networks.rfdetr.backbone import join_windows
 from maskjet.networks.rfdetr.fused.weights import BoxHead, Layer, Weights
 from maskjet.networks.rfdetr.network import NetworkOutput
 from maskjet.ops.gpu import compiling_ahead, on_device
 from maskjet.ops.linear import count_partials
 from maskjet.ops.linear.tiles import Workspace
+from maskjet.spec import ModelSpec
 
 _URGENT = -1  # stream priority; the default is 0
 
@@ -27,20 +28,18 @@ class Forward:
     Tokens, pixels and queries of all images are rows of matrices. It never waits, and can be captured in a CUDA graph.
     Independent work runs on two streams: the critical path on one of high priority, the rest on the caller's. For one
     thread at a time.
-
-    Args:
-        weights: Folded, on the device to run on.
-        batch: Images per call.
     """
 
     def __init__(self, weights: Weights, batch: int) -> None:
         self._weights, self._spec, self._batch = weights, weights.spec, batch
         self._device, self._dtype = weights.patches.device, weights.patches.dtype
-        self._patches = find_patches(weights.spec, batch).to(self._device)
-        self._inside = find_inside(weights.is_inside, batch)
+        self._patches = _find_patches(weights.spec, batch).to(self._device)
+        self._inside = _find_inside(weights.is_inside, batch)
         self._queries = weights.queries.repeat(batch, 1)
         self._buffers: dict[str, Tensor] = {}
-        self._decoded = self._allocate_decoded()
+        # The decoder's hidden vectors, with room for the mask head's expansion in front.
+        layers, (rows, width) = weights.mask_queries, self._queries.shape
+        self._decoded = self._buffer("found", rows, width if layers is None else len(layers.expand.bias) + width)
         self._urgent: torch.cuda.Stream | None = None
         self._is_on_caller = False
         self._workspaces = {False: Workspace(), True: Workspace()}  # by whether the caller's stream is current
@@ -65,7 +64,10 @@ class Forward:
                 refined, _ = self._refine("boxes", hidden, self._weights.boxes, boxes)
             queries = self._make_mask_queries(hidden, sums)
             self._wait_for_caller()
-            masks = None if queries is None or pixels is None else self._multiply_masks(queries, pixels)
+            masks = None
+            if queries is not None and pixels is not None:
+                masks = self._buffer("masks", self._batch, self._spec.queries, *self._spec.mask_hw)
+                self._run("mask_logits", self._per_query(queries), pixels, out=masks)
         return NetworkOutput(self._per_query(logits), self._per_query(refined), masks)
 
     def _encode(self, images: Tensor) -> Tensor:
@@ -172,11 +174,6 @@ class Forward:
 
     # Below: one method per op, with its output in a buffer.
 
-    def _allocate_decoded(self) -> Tensor:
-        """Allocate rows for the decoder's hidden vectors, with room for the mask head's expansion in front."""
-        layers, (rows, width) = self._weights.mask_queries, self._queries.shape
-        return self._buffer("found", rows, width if layers is None else len(layers.expand.bias) + width)
-
     def _embed(self, images: Tensor) -> tuple[Tensor, Tensor]:
         weights, (tokens, width) = self._weights, self._weights.positions.shape
         out = self._buffer("tokens", self._batch * tokens, width)
@@ -269,11 +266,6 @@ class Forward:
         )
         return out, sines
 
-    def _multiply_masks(self, queries: Tensor, pixels: Tensor) -> Tensor:
-        out = self._buffer("masks", self._batch, self._spec.queries, *self._spec.mask_hw)
-        self._run("mask_logits", self._per_query(queries), pixels, out=out)
-        return out
-
     def _run(self, op: str, first: Tensor, *args: Any, **given: Any) -> None:
         ops.RECORDS[op].choose("auto", first).run(first, *args, **given)
 
@@ -337,6 +329,30 @@ def _count_rows(x: Tensor, given: dict[str, Any]) -> int:
     """Rows of a layer's output: those gathered from x, or all."""
     rows = given.get("rows")
     return len(x if rows is None else rows)
+
+
+# Tables of rows that `ops.linear` gathers from a matrix of tokens or pixels.
+
+
+def _find_patches(spec: ModelSpec, batch: int) -> Tensor:
+    """The row of each grid cell's patch token, int32 [B × tokens]; a window's patches follow its class token."""
+    windows = spec.windows**2
+    tokens = torch.arange(spec.tokens + windows, dtype=torch.int64, device="cpu").view(windows, -1, 1)[:, 1:]
+    return _per_image(join_windows(tokens, spec.grid_hw, spec.windows).flatten(), batch, spec.tokens + windows)
+
+
+def _find_inside(is_inside: Tensor, batch: int) -> Tensor | None:
+    """The row of each grid cell, int32 [B × tokens], -1 for cells to leave out; None if there are none."""
+    if is_inside.all():
+        return None
+    pixels = torch.arange(len(is_inside), dtype=torch.int64, device="cpu").where(is_inside.cpu(), -1)
+    return _per_image(pixels, batch, len(is_inside)).to(is_inside.device)
+
+
+def _per_image(rows: Tensor, batch: int, step: int) -> Tensor:
+    """Repeat an image's rows for a batch, `step` rows apart; -1 stays."""
+    first = torch.arange(batch, dtype=torch.int64, device="cpu")[:, None] * step
+    return (rows + first).where(rows >= 0, -1).flatten().int()
 
 
 @cache

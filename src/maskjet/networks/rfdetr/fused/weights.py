@@ -43,13 +43,6 @@ class Layer(NamedTuple):
         return {name: getattr(self, name) for name in ("activation", "residual_norm", "norm", "last_norm", "eps")}
 
 
-class FloatLayer(NamedTuple):
-    """A linear layer in float32: the last one of a box head."""
-
-    weight: Tensor
-    bias: Tensor
-
-
 class Block(NamedTuple):
     """A block of the vision transformer."""
 
@@ -75,7 +68,8 @@ class BoxHead(NamedTuple):
     """A box head: two hidden layers, and one with four outputs."""
 
     hidden: tuple[Layer, Layer]
-    last: FloatLayer
+    last: Layer
+    """In float32."""
 
 
 class MaskBlock(NamedTuple):
@@ -101,7 +95,6 @@ class Weights:
     """All weights, in the order of a forward pass."""
 
     spec: ModelSpec
-    dtype: torch.dtype
     patches: Tensor
     positions: Tensor
     """float32 [tokens of an image, width]: positions plus the patches' bias, and the class tokens."""
@@ -138,12 +131,7 @@ class Weights:
 
 @torch.no_grad()
 def fold(network: RFDETR, dtype: torch.dtype) -> Weights:
-    """Fold a network's weights, on its device.
-
-    Args:
-        network: The network, best in float32, since weights of lower precision are rounded twice.
-        dtype: float16 or bfloat16.
-    """
+    """Fold a network's weights, on its device; best in float32, since weights of lower precision are rounded twice."""
     return _Folding(network, dtype).weights()
 
 
@@ -155,10 +143,9 @@ class _Folding:
     def weights(self) -> Weights:
         network, spec, transformer = self._network, self._spec, self._network.transformer
         decoder, embeddings = transformer.decoder, network.backbone[0]["encoder"].encoder.embeddings
-        head = network.segmentation_head
+        head, values = network.segmentation_head, [layer.cross_attn.value_proj for layer in decoder.layers]
         return Weights(
             spec=spec,
-            dtype=self._dtype,
             patches=self._half(embeddings.patch_embeddings["projection"].weight.flatten(1)),
             positions=self._positions(embeddings),
             blocks=tuple(map(self._block, network.backbone[0]["encoder"].encoder.encoder["layer"])),
@@ -173,7 +160,7 @@ class _Folding:
             sines=self._layer(decoder.ref_point_head.layers[0], activation="relu"),
             positions_of_layers=self._positions_of_layers(decoder),
             queries=self._half(network.query_feat.weight),
-            values=self._stack([layer.cross_attn.value_proj for layer in decoder.layers]),
+            values=self._make(torch.cat([each.weight for each in values]), torch.cat([each.bias for each in values])),
             decoder=self._decoder(decoder),
             classes=self._classes(network.class_embed),
             boxes=self._box_head(network.bbox_embed),
@@ -203,9 +190,6 @@ class _Folding:
         """Convert a linear layer with the norms before and behind it; `scale` multiplies its outputs."""
         given: dict[str, Any] = {name: _norm(norm) for name, norm in norms.items() if norm is not None}
         return self._make(*_scaled(linear, scale), before=before, activation=activation, **given)
-
-    def _stack(self, linears: list[Any]) -> Layer:
-        return self._make(torch.cat([each.weight for each in linears]), torch.cat([each.bias for each in linears]))
 
     def _positions(self, embeddings: Any) -> Tensor:
         spec = self._spec
@@ -259,22 +243,19 @@ class _Folding:
         """Convert a box head with the norm in front of it, if there is one."""
         first, second, last = head.layers
         hidden = self._layer(first, before=before, activation="relu"), self._layer(second, activation="relu")
-        return BoxHead(hidden, FloatLayer(_float(last.weight), _float(last.bias)))
+        return BoxHead(hidden, Layer(_float(last.weight), _float(last.bias)))
 
     def _positions_of_layers(self, decoder: Any) -> Layer:
         """Stack all projections that positions are added to, and fold the positions' last layer into them."""
         parts = []
         for layer in decoder.layers:
             attention, width = layer.self_attn, self._spec.hidden_dim
-            weight = attention.in_proj_weight.float() * self._decoder_scale(attention)[:, None]
+            weight = attention.in_proj_weight.float() * _scale_queries(attention.out_proj, attention.heads)[:, None]
             weight[2 * width :] = 0  # values have no position
             sampling, _ = self._sampling(layer.cross_attn)
             parts += [weight, sampling]
         last, weight = decoder.ref_point_head.layers[-1], torch.cat(parts)
         return self._make(weight @ last.weight.float(), weight @ last.bias.float())
-
-    def _decoder_scale(self, attention: Any) -> Tensor:
-        return _scale_queries(attention.out_proj, attention.heads)
 
     def _sampling(self, attention: Any) -> tuple[Tensor, Tensor]:
         """Weight and bias of sampling, outputs in the order [points, 3, heads]: offsets and logit; zero-padded."""
@@ -298,12 +279,10 @@ class _Folding:
     def _decoder_layer(self, layer: Any, before: Any, last_norm: Any) -> DecoderLayer:
         """Convert a decoder layer; its norms are folded into the layers behind them, but for the last layer's.
 
-        Args:
-            layer: The module.
-            before: The last norm of the layer in front, to fold into this one; None for the first.
-            last_norm: The norm behind the decoder, for its last layer; None for others.
+        `before` is the last norm of the layer in front, to fold into this one; `last_norm` that behind the decoder.
         """
-        attention, scale = layer.self_attn, self._decoder_scale(layer.self_attn)
+        attention = layer.self_attn
+        scale = _scale_queries(attention.out_proj, attention.heads)
         weight, bias = attention.in_proj_weight.float() * scale[:, None], attention.in_proj_bias * scale
         whole_norm = None if last_norm is None else layer.norm3
         return DecoderLayer(

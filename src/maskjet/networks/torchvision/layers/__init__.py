@@ -21,7 +21,7 @@ from maskjet.networks.torchvision.layers.rewriting import Rewrite, Rewritten
 from maskjet.networks.torchvision.layers.upsampling import ADD
 from maskjet.process import convolutions_in_tf32
 
-REWRITES: tuple[Rewrite[Any], ...] = (FOLD, JOIN, FUSE, ADD, PERMUTE)
+REWRITES: tuple[Rewrite, ...] = (FOLD, JOIN, FUSE, ADD, PERMUTE)
 """All rewrites, in the order of application: folding leaves convolutions that the others look for."""
 _MOST_DIFFERENCE = 1e-3  # relative to the largest value; rounding causes a hundredth of it
 

@@ -6,29 +6,19 @@ Replacement: the same, with the sum of both biases in the first convolution
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
-from torch import nn
 from torch.fx import Graph, Node
 
 from maskjet.networks.torchvision.layers.matching import sole_convolution, terms_of
 from maskjet.networks.torchvision.layers.rewriting import Rewrite
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """A match."""
-
-    first: nn.Conv2d
-    second: nn.Conv2d
-
-
 def _anchors(graph: Graph) -> Iterator[Node]:
     return (node for node in graph.nodes if terms_of(node) is not None)
 
 
-def _match(added: Node) -> _Pair | str:
+def _match(added: Node) -> Callable[[], None] | str:
     first, second = (sole_convolution(term) for term in terms_of(added) or ())
     if first is None or second is None:
         return "one of its terms is not a convolution that nothing else reads"
@@ -36,15 +26,14 @@ def _match(added: Node) -> _Pair | str:
         return "one of its convolutions has no bias"
     if first.out_channels != second.out_channels:
         return f"one has {first.out_channels} channels, the other {second.out_channels}"
-    return _Pair(first, second)
+    kept, joined = first.bias, second.bias
+
+    def replace() -> None:
+        kept.data = kept.data + joined.data
+        second.bias = None
+
+    return replace
 
 
-def _replace(graph: Graph, match: _Pair) -> None:  # noqa: ARG001
-    assert match.first.bias is not None
-    assert match.second.bias is not None
-    match.first.bias.data = match.first.bias.data + match.second.bias.data
-    match.second.bias = None
-
-
-JOIN: Rewrite[_Pair] = Rewrite("join_biases", _anchors, _match, _replace)
+JOIN = Rewrite("join_biases", _anchors, _match)
 """Joins the biases of two added convolutions; results change by rounding."""

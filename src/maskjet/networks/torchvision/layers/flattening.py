@@ -6,8 +6,7 @@ Replacement: ChannelsLastLinear(x), with the weights in the order of the feature
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
@@ -20,12 +19,7 @@ _DIMENSIONS = 4
 
 
 class ChannelsLastLinear(nn.Module):
-    """linear(features.flatten(1)).
-
-    Args:
-        linear: The layer whose weights are taken.
-        shape: (C, H, W) of the features.
-    """
+    """linear(features.flatten(1)), with the weights of a layer, for features of a shape (C, H, W)."""
 
     def __init__(self, linear: nn.Linear, shape: tuple[int, int, int]) -> None:
         super().__init__()
@@ -40,15 +34,6 @@ class ChannelsLastLinear(nn.Module):
         return found if self.bias is None else found + self.bias
 
 
-@dataclass(frozen=True)
-class _Flattened:
-    """A match."""
-
-    flatten: Node
-    linear: Node
-    shape: tuple[int, int, int]
-
-
 def _anchors(graph: Graph) -> Iterator[Node]:
     for node in graph.nodes:
         is_called = calls(node, torch.flatten) or (node.op == "call_method" and node.target == "flatten")
@@ -56,7 +41,7 @@ def _anchors(graph: Graph) -> Iterator[Node]:
             yield node
 
 
-def _match(flatten: Node) -> _Flattened | str:
+def _match(flatten: Node) -> Callable[[], None] | str:
     features, module = flatten.args[0], called_module(flatten)
     given = [*flatten.args[1:], *flatten.kwargs.values()]
     is_whole = (module.start_dim, module.end_dim) == (1, -1) if isinstance(module, nn.Flatten) else given == [1]
@@ -66,18 +51,17 @@ def _match(flatten: Node) -> _Flattened | str:
     if len(flatten.users) != 1:
         return f"it is read {len(flatten.users)} times, not once"
     (linear,) = flatten.users
-    if type(called_module(linear)) is not nn.Linear:
+    layer = called_module(linear)
+    if type(layer) is not nn.Linear:
         return "the next layer is not linear"
-    return _Flattened(flatten, linear, (shape[1], shape[2], shape[3]))
+
+    def replace() -> None:
+        name = f"{linear.target}".replace(".", "_") + "_channels_last"
+        made = ChannelsLastLinear(layer, (shape[1], shape[2], shape[3]))
+        replace_by_module([linear, flatten], made, name, flatten.all_input_nodes)
+
+    return replace
 
 
-def _replace(graph: Graph, match: _Flattened) -> None:  # noqa: ARG001
-    linear = called_module(match.linear)
-    assert isinstance(linear, nn.Linear)
-    name = f"{match.linear.target}".replace(".", "_") + "_channels_last"
-    features, layer = match.flatten.all_input_nodes, ChannelsLastLinear(linear, match.shape)
-    replace_by_module([match.linear, match.flatten], layer, name, features)
-
-
-PERMUTE: Rewrite[_Flattened] = Rewrite("permute_weights", _anchors, _match, _replace)
+PERMUTE = Rewrite("permute_weights", _anchors, _match)
 """Permutes linear weights to channels-last order; results change by rounding, as products are summed in this order."""

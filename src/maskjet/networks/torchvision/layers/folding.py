@@ -6,7 +6,7 @@ Replacement: conv(x), with the norm in its weights and its bias
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import nn
@@ -36,27 +36,26 @@ def _anchors(graph: Graph) -> Iterator[Node]:
     return (node for node in graph.nodes if is_norm(called_module(node)))
 
 
-def _match(norm: Node) -> Node | str:
-    if sole_convolution(norm.args[0]) is None:
+def _match(norm: Node) -> Callable[[], None] | str:
+    before: Any = norm.args[0]
+    convolution: Any = sole_convolution(before)
+    if convolution is None:
         return "it does not follow a convolution that nothing else reads"
-    return norm
-
-
-def _replace(graph: Graph, norm: Node) -> None:
-    before = norm.args[0]
-    assert isinstance(before, Node)
-    convolution: Any = called_module(before)
     folded: Any = called_module(norm)
-    before_bias = None if convolution.bias is None else convolution.bias.double()
-    mean, variance, scale, shift = (getattr(folded, name).double() for name in _FIELDS[:4])
-    weight, bias = fuse_conv_bn_weights(
-        convolution.weight.double(), before_bias, mean, variance, folded.eps, scale, shift
-    )
-    convolution.bias = nn.Parameter(bias.data.to(convolution.weight), requires_grad=False)
-    convolution.weight.data = weight.data.to(convolution.weight)
-    norm.replace_all_uses_with(before)
-    graph.erase_node(norm)
+
+    def replace() -> None:
+        before_bias = None if convolution.bias is None else convolution.bias.double()
+        mean, variance, scale, shift = (getattr(folded, name).double() for name in _FIELDS[:4])
+        weight, bias = fuse_conv_bn_weights(
+            convolution.weight.double(), before_bias, mean, variance, folded.eps, scale, shift
+        )
+        convolution.bias = nn.Parameter(bias.data.to(convolution.weight), requires_grad=False)
+        convolution.weight.data = weight.data.to(convolution.weight)
+        norm.replace_all_uses_with(before)
+        norm.graph.erase_node(norm)
+
+    return replace
 
 
-FOLD: Rewrite[Node] = Rewrite("fold_norms", _anchors, _match, _replace)
+FOLD = Rewrite("fold_norms", _anchors, _match)
 """Folds batch norms into convolutions; results change by rounding, since products come in another order."""

@@ -6,8 +6,8 @@ Replacement: ConvolutionReLU(x), or ConvolutionReLU(x, y)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -75,11 +75,7 @@ def _shape(
 
 
 class ConvolutionReLU(nn.Module):
-    """relu(convolution(features) + added).
-
-    Args:
-        convolution: The layer whose weights are taken; without groups, padded with zeros.
-    """
+    """relu(convolution(features) + added), with the weights of a layer without groups, padded with zeros."""
 
     def __init__(self, convolution: nn.Conv2d) -> None:
         super().__init__()
@@ -95,15 +91,6 @@ class ConvolutionReLU(nn.Module):
         return found
 
 
-@dataclass(frozen=True)
-class _Fused:
-    """A match."""
-
-    relu: Node
-    convolution: Node
-    sum: Node | None
-
-
 def _anchors(graph: Graph) -> Iterator[Node]:
     for node in graph.nodes:
         is_called = (node.op == "call_function" and node.target in _RELUS) or (
@@ -113,17 +100,17 @@ def _anchors(graph: Graph) -> Iterator[Node]:
             yield node
 
 
-def _match(relu: Node) -> _Fused | str:
+def _match(relu: Node) -> Callable[[], None] | str:
     before = relu.args[0]
     assert isinstance(before, Node)
     if _is_convolution(before):
-        return _Fused(relu, before, None)
+        return partial(_replace, [relu, before])
     terms = terms_of(before)
     if terms is None or len(before.users) != 1:
         return "it follows neither a convolution nor a sum that nothing else reads"
     for term in terms:
         if _is_convolution(term):
-            return _Fused(relu, term, before)
+            return partial(_replace, [relu, before, term])
     return "no term of the sum is a convolution that can be fused and that nothing else reads"
 
 
@@ -134,15 +121,15 @@ def _is_convolution(node: Node) -> bool:
     return module.groups == 1 and module.padding_mode == "zeros"
 
 
-def _replace(graph: Graph, match: _Fused) -> None:  # noqa: ARG001
-    convolution = called_module(match.convolution)
+def _replace(nodes: Sequence[Node]) -> None:
+    """Replace a ReLU, the sum before it if there is one, and a convolution."""
+    *sums, last = nodes[1:]
+    convolution = called_module(last)
     assert isinstance(convolution, nn.Conv2d)
-    name = f"{match.convolution.target}".replace(".", "_") + "_relu"
-    sums = [] if match.sum is None else [match.sum]
-    added = [term for each in sums for term in each.all_input_nodes if term is not match.convolution]
-    arguments = [*match.convolution.all_input_nodes, *added]
-    replace_by_module([match.relu, *sums, match.convolution], ConvolutionReLU(convolution), name, arguments)
+    name = f"{last.target}".replace(".", "_") + "_relu"
+    added = [term for each in sums for term in each.all_input_nodes if term is not last]
+    replace_by_module(nodes, ConvolutionReLU(convolution), name, [*last.all_input_nodes, *added])
 
 
-FUSE: Rewrite[_Fused] = Rewrite("fuse_relus", _anchors, _match, _replace)
+FUSE = Rewrite("fuse_relus", _anchors, _match)
 """Fuses a convolution, its bias, an added tensor and a ReLU."""

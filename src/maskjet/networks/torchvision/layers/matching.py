@@ -35,13 +35,9 @@ def terms_of(node: Node) -> tuple[Node, Node] | None:
 
 
 def replace_by_module(nodes: Sequence[Node], module: nn.Module, name: str, arguments: Sequence[Node]) -> None:
-    """Replace nodes of a graph by the call of a module.
+    """Replace nodes of a graph by the call of a module, which is kept under a new name.
 
-    Args:
-        nodes: Nodes to remove, in reverse topological order; the call replaces the first one's result.
-        module: The module to call.
-        name: A new name, under which the module is kept.
-        arguments: Arguments of the call.
+    Nodes are in reverse topological order; the call replaces the first one's result.
     """
     first, graph = nodes[0], nodes[0].graph
     assert graph.owning_module is not None

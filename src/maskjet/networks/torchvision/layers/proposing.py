@@ -15,11 +15,7 @@ _CHANNELS = 8  # channels that a float16 convolution writes at once; full multip
 
 
 class JoinedRPNHead(nn.Module):
-    """Scores and codes of the anchors, as torchvision's RPNHead returns them.
-
-    Args:
-        head: torchvision's RPNHead, whose weights are taken.
-    """
+    """Scores and codes of the anchors, as torchvision's RPNHead, whose weights are taken, returns them."""
 
     def __init__(self, head: Any) -> None:
         super().__init__()

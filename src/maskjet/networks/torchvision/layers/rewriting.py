@@ -1,17 +1,13 @@
-"""Rewrite a graph: find the pattern, check the count, replace, report."""
+"""Rewrite a graph: find the pattern, replace, report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
-
-from maskjet.errors import UnsupportedError
-
-_Match = TypeVar("_Match")
 
 
 @dataclass(frozen=True)
@@ -27,29 +23,19 @@ class Rewritten:
 
 
 @dataclass(frozen=True)
-class Rewrite(Generic[_Match]):
+class Rewrite:
     """A pattern of ATen operators or of modules in a graph, and its replacement."""
 
     name: str
-    """Name of the rewrite, for reports and errors."""
+    """Name of the rewrite, for reports."""
     anchors: Callable[[Graph], Iterable[Node]]
     """Finds the nodes at which the pattern may start."""
-    match: Callable[[Node], _Match | str]
-    """The guard: returns the match at an anchor, for `replace`, or the reason why there is none."""
-    replace: Callable[[Graph, _Match], None]
-    """Replaces a match in the graph."""
+    match: Callable[[Node], Callable[[], None] | str]
+    """The guard: returns a function that replaces the match at an anchor, or the reason why there is none."""
 
-    def apply(self, module: GraphModule, *, expected: int | None = None) -> Rewritten:
-        """Rewrite every match in a graph, in place.
-
-        Args:
-            module: The graph, with the modules that it calls.
-            expected: Required number of matches; None takes any number.
-
-        Raises:
-            UnsupportedError: There are more or fewer matches; nothing was changed.
-        """
-        found: list[_Match] = []
+    def apply(self, module: GraphModule) -> Rewritten:
+        """Rewrite every match in a graph, in place, once all are found."""
+        found: list[Callable[[], None]] = []
         skipped: list[str] = []
         for anchor in list(self.anchors(module.graph)):
             match = self.match(anchor)
@@ -57,11 +43,8 @@ class Rewrite(Generic[_Match]):
                 skipped.append(f"{anchor.name}: {match}")
             else:
                 found.append(match)
-        if expected is not None and len(found) != expected:
-            reasons = "".join(f" Not {reason}." for reason in skipped)
-            raise UnsupportedError(f"{self.name} must match {expected} times in this graph, got {len(found)}.{reasons}")
-        for match in found:
-            self.replace(module.graph, match)
+        for replace in found:
+            replace()
         module.graph.lint()
         module.recompile()
         return Rewritten(self.name, len(found), tuple(skipped))

@@ -10,8 +10,7 @@ level instead, which has a quarter of the pixels.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -23,11 +22,7 @@ from maskjet.networks.torchvision.layers.rewriting import Rewrite, calls
 
 
 class AddUpsampled(nn.Module):
-    """fine + interpolate(coarse + bias, size=fine.shape[-2:], mode="nearest").
-
-    Args:
-        bias: [C], added to the coarser features; None for no bias.
-    """
+    """fine + interpolate(coarse + bias, size=fine.shape[-2:], mode="nearest"), where the bias, [C], may be None."""
 
     def __init__(self, bias: torch.Tensor | None) -> None:
         super().__init__()
@@ -44,22 +39,11 @@ class AddUpsampled(nn.Module):
         return (pairs + coarse[:, :, :, None, :, None]).flatten(4, 5).flatten(2, 3)
 
 
-@dataclass(frozen=True)
-class _Upsampled:
-    """A match."""
-
-    sum: Node
-    interpolate: Node
-    fine: Node
-    bias_of: nn.Conv2d | None
-    """The convolution that computes `fine`, if nothing else reads it."""
-
-
 def _anchors(graph: Graph) -> Iterator[Node]:
     return (node for node in graph.nodes if calls(node, F.interpolate))
 
 
-def _match(interpolate: Node) -> _Upsampled | str:
+def _match(interpolate: Node) -> Callable[[], None] | str:
     options = {name: given for name, given in interpolate.kwargs.items() if given not in (None, False)}
     if len(interpolate.args) != 1 or options.keys() != {"size", "mode"} or options["mode"] != "nearest":
         return "it does not enlarge to a size by the nearest pixel"
@@ -74,7 +58,16 @@ def _match(interpolate: Node) -> _Upsampled | str:
     if shape is None or shape.args[0] is not fine:
         return "its size is not that of the features it is added to"
     is_read_here = fine.users.keys() == {added, shape} and len(shape.users) == 1
-    return _Upsampled(added, interpolate, fine, sole_convolution(fine, users=2) if is_read_here else None)
+    bias_of = sole_convolution(fine, users=2) if is_read_here else None
+
+    def replace() -> None:
+        bias = None
+        if bias_of is not None:
+            bias, bias_of.bias = bias_of.bias, None
+        made, given = AddUpsampled(bias), [fine, *interpolate.all_input_nodes[:1]]
+        replace_by_module([added, interpolate], made, f"add_{interpolate.name}", given)
+
+    return replace
 
 
 def _shape_of(size: object) -> Node | None:
@@ -87,15 +80,5 @@ def _shape_of(size: object) -> Node | None:
     return shape if part == slice(-2, None) else None
 
 
-def _replace(graph: Graph, match: _Upsampled) -> None:  # noqa: ARG001
-    bias = None
-    if match.bias_of is not None:
-        bias, match.bias_of.bias = match.bias_of.bias, None
-    name = f"add_{match.interpolate.name}"
-    coarse = match.interpolate.args[0]
-    assert isinstance(coarse, Node)
-    replace_by_module([match.sum, match.interpolate], AddUpsampled(bias), name, [match.fine, coarse])
-
-
-ADD: Rewrite[_Upsampled] = Rewrite("add_upsampled", _anchors, _match, _replace)
+ADD = Rewrite("add_upsampled", _anchors, _match)
 """Adds coarser levels without enlarging them; results change by rounding."""

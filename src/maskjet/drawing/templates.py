@@ -1,0 +1,50 @@
+"""Texts of labels by a template, such as "{name} {confidence:.0%} #{track}"."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from string import Formatter
+
+from maskjet.errors import InputError
+
+_SAMPLES: Mapping[str, str | float] = {"name": "car", "confidence": 0.9, "track": 7, "class_id": 3}
+# Characters, doubled braces, and fields; their formats have no fields within, and no width that takes memory.
+_FORMAT = r"[<>^+]?0?[0-9]{0,2}(?:\.[0-9])?[defg%]?"
+_WORD = re.compile(rf"(?:[^{{}}]|{{{{|}}}}|{{name}}|{{(?:confidence|track|class_id)(?::{_FORMAT})?}})*")
+_LONGEST = 100  # characters of a template
+
+Words = Sequence[tuple[str, frozenset[str]]]
+
+
+@lru_cache(maxsize=64)
+def parse_template(template: str) -> Words:
+    """The words of a template between its blanks, each with the names of its fields.
+
+    Raises:
+        InputError: It is no short text of printable characters, or has a field or a format that is not known.
+    """
+    if not isinstance(template, str) or not template.isprintable() or len(template) > _LONGEST:
+        raise InputError(f"label must be a text of at most {_LONGEST} printable characters, got {template!r:.60}.")
+    return [(word, _find_fields(word)) for word in template.split(" ")]
+
+
+def _find_fields(word: str) -> frozenset[str]:
+    if _WORD.fullmatch(word):
+        with suppress(ValueError):  # a format of another type, as {confidence:d}
+            word.format_map(_SAMPLES)
+            return frozenset(field for _, field, *_ in Formatter().parse(word) if field)
+    fields = ", ".join(map("{{{}}}".format, _SAMPLES))
+    raise InputError(
+        f"label must have the fields {fields}, numbers with a format as in {{confidence:.0%}}, got {word!r}; "
+        "braces are written {{ and }}."
+    )
+
+
+def fill_template(words: Words, values: Mapping[str, object]) -> str:
+    """The words of a template with values by field; a word with a field whose value is None is left out."""
+    return " ".join(
+        word.format_map(values) for word, fields in words if all(values[name] is not None for name in fields)
+    )

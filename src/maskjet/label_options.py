@@ -1,0 +1,58 @@
+"""What labels, data sets and crops hold."""
+
+from __future__ import annotations
+
+import math
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from maskjet.config import check_choice
+from maskjet.errors import InputError
+
+
+@dataclass(frozen=True)
+class LabelOptions:
+    """What labels, data sets and crops hold.
+
+    Field names are flags of the command line, which shows the same texts.
+    """
+
+    polygon_tolerance: Annotated[
+        float, "By how many pixels polygons may be off the mask, so that they have few points; 0 follows each pixel."
+    ] = 1.0
+    polygon_holes: Annotated[
+        Literal["fill", "cut"], "Holes in polygons: filled; or cut open, by a line from the hole to the outline."
+    ] = "fill"
+    yolo_parts: Annotated[
+        Literal["largest", "all"],
+        "Parts of a mask that become lines of YOLO labels: the largest alone, or each as an instance of its own.",
+    ] = "largest"
+    yolo_confidence: Annotated[
+        bool, "End each line of YOLO labels in its confidence, which labels to train on don't have."
+    ] = False
+    yolo_images: Annotated[
+        Literal["none", "copy", "link"],
+        "Images beside YOLO labels: none; copies of them; or symbolic links. Frames of video are JPEGs.",
+    ] = "none"
+    coco_masks: Annotated[Literal["rle", "polygons"], "Masks of a COCO data set: exact RLE, or polygons."] = "rle"
+    coco_categories: Annotated[
+        Mapping[str, int] | None,
+        "Ids of a COCO data set's categories, as in car=3,bus=6; other classes are left out. Not given: all, from 1.",
+    ] = None
+    crop: Annotated[Literal["tight", "square"], "Crops of boxes; or of squares about them."] = "tight"
+    crop_background: Annotated[
+        Literal["keep", "transparent"], "Pixels of crops that are not the mask's: kept, or transparent, in .png."
+    ] = "keep"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.polygon_tolerance < math.inf:
+            raise InputError(f"polygon_tolerance must be pixels, at least 0, got {self.polygon_tolerance}.")
+        for name, hint in typing.get_type_hints(type(self)).items():
+            if typing.get_origin(hint) is Literal:
+                check_choice(name, getattr(self, name), typing.get_args(hint))
+        given = self.coco_categories or {"": 0}
+        ids = list(given.values())
+        if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in ids) or len({*ids}) < len(ids):
+            raise InputError(f"coco_categories must have a whole number of its own for each class, got {dict(given)}.")

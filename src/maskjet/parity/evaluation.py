@@ -1,0 +1,135 @@
+"""Measuring a model on a data set: `evaluate`, and its report, precision-recall curves and page as files."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from maskjet.drawing.showing import encode
+from maskjet.files import replacing
+from maskjet.model import Model
+from maskjet.parity.closeups import draw_close_ups
+from maskjet.parity.coco import METRICS
+from maskjet.parity.curves import TITLES, draw_curves
+from maskjet.parity.datasets import DataSet
+from maskjet.parity.page import load_template
+from maskjet.parity.pair import Difference, DifferenceKind
+from maskjet.parity.pictures import find_worst
+from maskjet.parity.scoring import LOST, ClassScore, Evaluation, Outcome, prepare, run
+
+_WORDS: Mapping[DifferenceKind, str] = {
+    "dropped": "annotated, but not found",
+    "added": "found, but not annotated",
+    "class swapped": "found as another class",
+}
+_MOST_CLASSES = 30  # of a confusion matrix that is shown
+
+
+class _Kind(NamedTuple):
+    """A kind's part of the page."""
+
+    kind: str
+    title: str
+    rows: Sequence[ClassScore]
+    curve: bytes
+
+
+def evaluate(
+    model: Model,
+    data: str | Path,
+    *,
+    split: str | None = None,
+    class_map: Mapping[str, str] | None = None,
+    out: str | Path | None = None,
+    on_progress: Callable[[], object] = lambda: None,
+) -> Evaluation:
+    """Measure a model on a data set with annotations, by COCO's rules.
+
+    Detections above a confidence of 0.001 are scored whatever the model's thresholds, up to its `max_detections`, 100
+    per image and class; `area` and `iscrowd` are the data set's. Classes are matched by name, without case; those that
+    only the data set has are left out, and a warning names them before the model runs.
+
+    Args:
+        model: The model. Its own thresholds are those of `ClassScore.given` and `Evaluation.confusion`.
+        data: Folder of a data set: COCO's layout, CVAT's, Roboflow's, or YOLO's with data.yaml.
+        split: One of several parts; None for the only one, or else the one named val, valid or test, or so beginning.
+        class_map: The model's class by the data set's, for those whose names differ.
+        out: A folder for report.json, page.html with the worst images, and precision-recall curves; None for none.
+        on_progress: Called after each image.
+
+    Raises:
+        InputError: No class matches, or an annotation is invalid.
+        SourceError: The data set can't be read, an image is missing, or has another size than annotated.
+        MissingDependencyError: hotcoco is not installed or, for data.yaml, PyYAML.
+        OutputError: A file can't be written.
+        DeviceError: The device failed.
+
+    Examples:
+        >>> import maskjet
+        >>> _ = maskjet.traffic.write_coco("streets", images=2, size_hw=(176, 312))
+        >>> report = maskjet.evaluate(maskjet.load("demo"), "streets")
+        >>> report.measurements[0].metrics["ap50"] > 0.5
+        True
+    """
+    task = prepare(DataSet(Path(data), split), model, class_map or {})
+    for note in task.notes:
+        warnings.warn(note, stacklevel=2)
+    outcome = run(task, model, on_progress)
+    if out is not None:
+        write_evaluation(Path(out), outcome, task.images)
+    return outcome.report
+
+
+def write_evaluation(folder: Path, outcome: Outcome, images: DataSet) -> list[Path]:
+    """Write report.json, pr_boxes.png, pr_masks.png and page.html, which needs no other file; returns their paths.
+
+    Raises:
+        OutputError: A file can't be written.
+        SourceError: An image can't be read any more.
+        InputError: An image has changed.
+    """
+    report, kinds = outcome.report, []
+    paths = [folder / "report.json"]
+    report.write(paths[0])
+    for kind, title in TITLES.items():
+        rows = [m for m in report.measurements if m.kind == kind]
+        if rows:
+            picture = draw_curves(rows)
+            paths.append(folder / f"pr_{title}.png")
+            with replacing(paths[-1]) as temporary:
+                temporary.write(encode(picture, ".png"))
+            kinds.append(_Kind(kind, title, rows, encode(picture, ".webp")))
+    paths.append(folder / "page.html")
+    with replacing(paths[-1]) as temporary:
+        temporary.write(_render(outcome, kinds, images).encode())
+    return paths
+
+
+def _render(outcome: Outcome, kinds: Sequence[_Kind], images: DataSet) -> str:
+    report = outcome.report
+    worst = find_worst(outcome.worst, outcome.truth, outcome.found, images, LOST)
+    confusion, chosen = _choose_classes(report)
+    return load_template("evaluation.html", _describe).render(
+        report=report,
+        kinds=kinds,
+        shown=[*METRICS, "ar", "ar_small", "ar_medium", "ar_large"],
+        confusion=confusion,
+        names=[report.classes[number] for number in chosen],
+        more=len(report.classes) - len(chosen),
+        worst=draw_close_ups(worst, len(outcome.worst)),
+    )
+
+
+def _choose_classes(report: Evaluation) -> tuple[list[list[int]], list[int]]:
+    """The confusion matrix of the classes that occur most, and their positions."""
+    last = len(report.classes)
+    totals = [sum(report.confusion[number]) for number in range(last)]
+    chosen = sorted(sorted(range(last), key=lambda number: -totals[number])[:_MOST_CLASSES])
+    kept = [*chosen, last]
+    return [[report.confusion[row][column] for column in kept] for row in kept], chosen
+
+
+def _describe(difference: Difference) -> str:
+    return _WORDS[difference.kind]

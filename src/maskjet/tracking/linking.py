@@ -1,0 +1,85 @@
+"""Corrects ids backwards, once a whole file was seen: of what had none yet, or another one for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet.tracking.matching import assign, box_iou
+from maskjet.tracking.strips import Ints
+from maskjet.tracking.tracks import Floats
+from maskjet.tracking.tuning import Tuning
+
+ROW = np.dtype(
+    [
+        ("frame", np.int64),
+        ("id", np.int64),
+        ("class_id", np.int32),
+        ("confidence", np.float32),
+        ("xyxy", np.float32, 4),
+        ("begin", np.int64),  # of its mask in the file of masks, in bytes
+        ("length", np.int64),  # of its mask there, in bytes; -1 without a mask
+    ]
+)
+"""A detection among those of a file."""
+_LEAST_IOU = 0.3  # of a thing's boxes in two frames at most `Tuning.tentative_s` apart
+
+
+def correct_ids(rows: NDArray[Any], times_s: Floats) -> None:
+    """Give rows the ids that their things have later on.
+
+    Rows without a track, -1, that lead to one get its id; the others get numbers below -1, one for each thing. A young
+    track that ends where an older one is found again was that one.
+
+    Args:
+        rows: `ROW` [n] in the order of frames, changed.
+        times_s: float64 [frames]: times of the frames in seconds.
+    """
+    tracks, tuning = group_rows(rows), Tuning()
+    first = {number: int(rows["frame"][own[0]]) for number, own in tracks.items()}
+    before = np.full(len(rows), -1)  # frame in which the same track was last
+    for number, own in tracks.items():
+        if number >= 0:
+            before[own[1:]] = rows["frame"][own[:-1]]
+    begins: dict[int, tuple[int, int]] = {}  # by id: earliest row so far, and the frame in which the track was before
+    becomes, seen, lowest = dict[int, int](), set[int](), -1
+    for here in reversed(np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows["frame"])) + 1)):
+        frame, ending = int(rows["frame"][here].max(initial=0)), list[int]()  # rows that may belong to a later track
+        for row in here.tolist():
+            number = rows["id"][row] = becomes.get(int(rows["id"][row]), int(rows["id"][row]))
+            if number in seen or (number >= 0 and times_s[frame] - times_s[first[number]] > tuning.adopt_s):
+                seen.add(number)
+                begins[number] = row, int(before[row])
+            else:
+                ending.append(row)
+        near = [
+            each for each in begins.items() if times_s[rows["frame"][each[1][0]]] <= times_s[frame] + tuning.tentative_s
+        ]
+        begins, late = dict(near), [number for number, (row, _) in near if rows["frame"][row] > frame]
+        fits = box_iou(_boxes(rows, [begins[number][0] for number in late]), _boxes(rows, ending))
+        since = np.array([begins[number][1] for number in late])[:, None]
+        starts = np.array([first[number] for number in rows["id"][ending].tolist()])
+        fits[(rows["id"][ending] >= 0) & ((since < 0) | (since >= starts))] = 0
+        later_of = dict(zip(*reversed([each.tolist() for each in assign(fits, _LEAST_IOU)]), strict=True))
+        for j, row in enumerate(ending):
+            number, lowest = int(rows["id"][row]), lowest - 1
+            later = late[later_of[j]] if j in later_of else number if number >= 0 else lowest
+            if number >= 0 and later != number:
+                becomes[number] = later
+            rows["id"][row] = later
+            begins[later] = row, begins[later][1] if j in later_of else int(before[row])
+            seen.add(later)
+
+
+def group_rows(rows: NDArray[Any]) -> Mapping[int, Ints]:
+    """The positions of each id's rows, in the order of frames."""
+    order = np.argsort(rows["id"], kind="stable")
+    ids, begins = np.unique(rows["id"][order], return_index=True)
+    return dict(zip(ids.tolist(), np.split(order, begins[1:]), strict=False))
+
+
+def _boxes(rows: NDArray[Any], chosen: Sequence[int]) -> Floats:
+    return rows["xyxy"][list(chosen)].astype(np.float64)
