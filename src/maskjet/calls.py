@@ -22,6 +22,12 @@ _NEVER = 2.0  # exceeded by no score
 _MOST_KEPT = 16  # choices of single calls, so that a loop with one of them uploads it once
 
 
+def fill_thresholds(spec: ModelSpec | TwoStageSpec, common: float | None, by_class: Mapping[str, float]) -> Threshold:
+    """Thresholds of single classes, and one for all others; None for the model's own."""
+    others = spec.threshold if common is None else common
+    return {**dict.fromkeys(spec.class_names.values(), others), **by_class} if by_class else others
+
+
 @dataclass(frozen=True, eq=False)
 class Postprocessing:
     """Which detections are reported, per class of the network's class head. Compared by identity, never changed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,13 +58,16 @@ def load_model(
     config: EngineConfig,
     *,
     threshold: float | None = None,
+    by_class: Mapping[str, float] | None = None,
     classes: Sequence[str] | None = None,
     class_names: Path | None = None,
 ) -> Model:
     """Load the model that a command's options name; raises as `maskjet.load`."""
+    from maskjet.calls import fill_thresholds
     from maskjet.model import Model, read_network
 
     network = read_network(model, weights, config.input_size)
     if class_names is not None:
         network.spec = name_classes(network.spec, class_names)
-    return Model(network, config, threshold=threshold, classes=split_list(classes) or None)
+    chosen = fill_thresholds(network.spec, threshold, by_class or {})
+    return Model(network, config, threshold=chosen, classes=split_list(classes) or None)

@@ -73,12 +73,11 @@ def outcome_of(part: str, segment: Segment, about: Mapping[str, Any]) -> Outcome
 
 def open_model(settings: Settings, config: EngineConfig) -> Model:
     """Load the model that settings name, to run by a config with the worker's own device; raises as `maskjet.load`."""
+    from maskjet.calls import fill_thresholds
     from maskjet.model import Model, read_network
 
     network = read_network(settings.model, settings.weights, config.input_size)
-    threshold: Any = network.spec.threshold if settings.threshold is None else settings.threshold
-    if settings.class_thresholds:  # of classes that are not named, Model would take the default
-        threshold = {**dict.fromkeys(network.spec.class_names.values(), threshold), **settings.class_thresholds}
+    threshold = fill_thresholds(network.spec, settings.threshold, settings.class_thresholds)
     return Model(network, config, threshold=threshold, classes=settings.classes)
 
 
