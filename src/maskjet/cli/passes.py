@@ -23,9 +23,7 @@ _HIDING = {"longest_s": 2.0, "shortest": 0}  # what is redacted may be a face ra
 class FirstPass:
     """The tracker of a first pass, which keeps what it found, with the detections that are not reported.
 
-    Args:
-        tracker: Gives the ids.
-        style: How the frames of the second pass are drawn; a redaction hides in doubt.
+    Where the second pass redacts, it hides in doubt.
     """
 
     def __init__(self, tracker: Tracker, style: Style) -> None:

@@ -18,11 +18,7 @@ Region = NDArray[np.uint8]
 
 
 def pick(detections: Instances, classes: Sequence[str] | None) -> Instances:
-    """The detections that are, or whose tracks are, of the classes of these names; all for None.
-
-    Raises:
-        InputError: The detections' model has no class of a name.
-    """
+    """The detections of the classes of these names, all for None; raises InputError if their model lacks one."""
     if classes is None:
         return detections
     ids = detections.class_id.tolist()

@@ -21,11 +21,7 @@ Words = Sequence[tuple[str, frozenset[str]]]
 
 @lru_cache(maxsize=64)
 def parse_template(template: str) -> Words:
-    """The words of a template between its blanks, each with the names of its fields.
-
-    Raises:
-        InputError: It is no short text of printable characters, or has a field or a format that is not known.
-    """
+    """The words of a template between its blanks, each with the names of its fields; or raises InputError."""
     if not isinstance(template, str) or not template.isprintable() or len(template) > _LONGEST:
         raise InputError(f"label must be a text of at most {_LONGEST} printable characters, got {template!r:.60}.")
     return [(word, _find_fields(word)) for word in template.split(" ")]

@@ -111,11 +111,7 @@ class Parts:
         return None
 
     def manifest(self) -> Iterator[tuple[str, Segment]]:
-        """Read the manifest, out/segments.jsonl: name and segment of each planned part, in order.
-
-        Raises:
-            SourceError: There is no such file, or a line is not of a job.
-        """
+        """Read the manifest, out/segments.jsonl: name and segment of each planned part, in order."""
         path = self._folder.name(MANIFEST)
         with (
             translate_errors(SourceError, f"out must be a job's output, {path!r} can't be read"),

@@ -199,12 +199,7 @@ class _StoreError(SourceError):
 
 
 def _read_image(file: SourceFile) -> Encoded:
-    """Read an image's file or object.
-
-    Raises:
-        _StoreError: As it says.
-        SourceError: The file can't be read, or is too large.
-    """
+    """Read an image's file or object; raises SourceError, of a store _StoreError, if it can't be read."""
     if not storage.is_remote(file.path):
         return read_encoded(file.path, "image")
     limits.check("image_bytes", file.size, f"{file.path!r} has", SourceError)

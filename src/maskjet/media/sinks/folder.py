@@ -45,9 +45,7 @@ def is_picture(path: str | Path) -> bool:
 def unique_stems(names: Sequence[str], roots: Sequence[Path | None] | None = None) -> list[str]:
     """The text that replaces `{}` for each of these source names, without duplicates.
 
-    Args:
-        names: Names of the sources.
-        roots: Per source, the folder whose sub-folders are kept, as in "day1/cam", or None.
+    Below a source's root its name keeps the folders, as in "day1/cam".
     """
     stems: dict[str, None] = {}
     for name, root in zip(names, roots or [None] * len(names), strict=True):
@@ -75,14 +73,10 @@ def safe_name(text: str, otherwise: str = "source") -> str:
 
 
 class PictureNames:
-    """Chooses a path of its own for each frame's picture, or other file.
+    """Chooses a path of its own for each frame's picture, or other file: none that is taken, by others or by itself.
 
-    Args:
-        path: Folder or single picture, as in `AnnotatedImages`.
-        taken: Paths of pictures that others write; own ones are added.
-        root: Folder whose sub-folders are kept, for images in them.
-        suffix: Suffix of all files; None for the picture's own, or .jpg.
-        below: Folder in `path` that the files lie in; sub-folders called images are not kept then.
+    The path is a folder or single picture, as in `AnnotatedImages`; `below` is a folder in it that the files lie in,
+    and then sub-folders called images are not kept. Without a suffix of all files each keeps its own, or gets .jpg.
     """
 
     def __init__(
@@ -120,15 +114,9 @@ class PictureNames:
 
 
 class FolderSink(Sink):
-    """Files of a folder, some made in threads; each is whole or does not exist.
+    """Files of a folder, made if missing, some made in threads; each is whole or does not exist.
 
-    Args:
-        path: Path of the folder, made if missing, or of one file.
-        suffix: Suffix of the files; see `PictureNames`.
-        below: Folder in `path` that the files lie in.
-        taken: Paths that other sinks write; own ones are added.
-        sources: Files that must not be overwritten.
-        root: Folder whose sub-folders are kept; see `Source.root`.
+    Files of sources are not overwritten; other arguments are those of `PictureNames`.
     """
 
     def __init__(

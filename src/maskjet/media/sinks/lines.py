@@ -15,12 +15,7 @@ from maskjet.media.sinks.sink import Sink
 
 
 class TextFile(Sink):
-    """A text file that grows by whole lines, flushed at once: it holds whole lines at any moment, even after a crash.
-
-    Args:
-        path: Path of the file.
-        suffix: Suffix of the temporary name; None for the path's own.
-    """
+    """A text file that grows by whole lines, flushed at once, and so holds whole lines even after a crash."""
 
     def __init__(self, path: str, *, suffix: str | None = None) -> None:
         self._path = path
