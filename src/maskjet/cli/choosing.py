@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +12,7 @@ from maskjet.errors import InputError
 from maskjet.spec import name_classes
 
 if TYPE_CHECKING:
-    from maskjet.model import Model
+    from maskjet.model import Model, Threshold
 
 ThresholdOption = Annotated[
     list[str] | None,
@@ -58,6 +58,7 @@ def load_model(
     config: EngineConfig,
     *,
     threshold: float | None = None,
+    by_class: Mapping[str, float] | None = None,
     classes: Sequence[str] | None = None,
     class_names: Path | None = None,
 ) -> Model:
@@ -67,4 +68,8 @@ def load_model(
     network = read_network(model, weights, config.input_size)
     if class_names is not None:
         network.spec = name_classes(network.spec, class_names)
-    return Model(network, config, threshold=threshold, classes=split_list(classes) or None)
+    least: Threshold | None = threshold
+    if by_class:  # of classes that are not named, Model would take the default
+        common: float = network.spec.threshold if threshold is None else threshold
+        least = {**dict.fromkeys(network.spec.class_names.values(), common), **by_class}
+    return Model(network, config, threshold=least, classes=split_list(classes) or None)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from maskjet.cli.choosing import ThresholdOption, parse_thresholds, split_list
+from maskjet.cli.choosing import ThresholdOption, load_model, parse_thresholds, split_list
 from maskjet.cli.options import (
     INPUT,
     JsonOption,
@@ -66,13 +66,12 @@ def val(
     COCO's average precision and recall, of boxes and masks, by class, over all detections above 0.001; precision,
     recall and F1 at the threshold and at the best one.
     """
-    from maskjet.model import load_configured
     from maskjet.parity import scoring
     from maskjet.parity.datasets import DataSet
     from maskjet.parity.evaluation import write_evaluation
 
     everywhere, by_class = parse_thresholds(threshold)
-    with load_configured(model, weights, config, threshold=everywhere, by_class=by_class) as loaded:
+    with load_model(model, weights, config, threshold=everywhere, by_class=by_class) as loaded:
         task = scoring.prepare(DataSet(data, split), loaded, _parse_map(map))
         for note in task.notes:
             print_result(f"note: {note}")
