@@ -107,7 +107,7 @@ def _writing(client: Any, tensor: Any, way: str, number: int) -> Iterator[Callab
     tensor.set_shared_memory(region, size)
     if way == "system":
         memory = SharedMemory(create=True, size=size)
-        place = np.frombuffer(memory.buf, np.uint8, size)
+        place: np.ndarray[Any, Any] = np.ndarray(size, np.uint8, memory.buf)
         client.register_system_shared_memory(region, memory.name, size)
         yield lambda frame: np.copyto(place, frame.ravel())
         client.unregister_system_shared_memory(region)

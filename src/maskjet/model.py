@@ -441,7 +441,7 @@ def load(
     if max_detections is not None:
         chosen["max_detections"] = max_detections
     config = EngineConfig(**chosen)
-    network = find_family(model).load(model, weights, config.input_size)
+    network: Any = find_family(model).load(model, weights, config.input_size)
     if class_names is not None:
         network.spec = name_classes(network.spec, class_names)
     if max_detections is None:

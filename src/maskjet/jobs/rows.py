@@ -306,6 +306,9 @@ def _read_lists(batch: pyarrow.RecordBatch, class_names: Mapping[int, str], star
         counts = strings[row].as_py()
         texts = [] if names is None else map(unescape, names[row].as_py())
         ids = {name: column[row].as_py() for name, column in tracks.items()}
+        tracked: dict[str, Any] = {
+            name: None if values is None else np.array(values, np.int64) for name, values in ids.items()
+        }
         yield Detections(
             image_size=size,
             xyxy=xyxy[rows],
@@ -313,5 +316,5 @@ def _read_lists(batch: pyarrow.RecordBatch, class_names: Mapping[int, str], star
             class_id=class_id[rows],
             rle=None if counts is None else [{"size": [*size], "counts": each} for each in counts],
             class_names={**dict(zip(class_id[rows].tolist(), texts, strict=names is not None)), **class_names},
-            **{name: None if values is None else np.array(values, np.int64) for name, values in ids.items()},
+            **tracked,
         )
