@@ -217,7 +217,7 @@ class Worker:
         except MaskjetError as error:
             return Outcome(part, failures=((segment.name, first_line(error)),), is_written=False), None
         except Exception as error:  # a library's, on an input nobody has tried; the job goes on
-            _log.exception("%s failed", segment.name)
+            _log.exception("%s failed: %r", segment.name, error)  # the command line shows no traceback
             return Outcome(part, failures=((segment.name, repr(error)),), is_written=False), None
         return outcome_of(part, segment, metadata(table.schema)), table
 
