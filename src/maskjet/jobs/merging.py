@@ -206,17 +206,13 @@ def _read_part(parts: Parts, name: str, tracking: _Tracking | None, *, must_trac
                 "tracks together: run the job again with --track."
             )
         class_names = {int(class_id): str(named) for class_id, named in about.get("class_names", {}).items()}
-        for group in range(file.num_row_groups):
-            for batch in file.read_row_group(group).to_batches():
-                frames = read_frames(batch, class_names)
-                if tracking is not None and threshold is not None:
-                    frames = map(partial(tracking.follow, threshold=threshold), frames)
-                yield from _checked(frames, parts.path_of(name))
-
-
-def _checked(frames: Iterator[FoundFrame], path: str) -> Iterator[FoundFrame]:
-    """Pass frames on; name the part in errors."""
-    try:
-        yield from frames
-    except InputError as error:
-        raise SourceError(f"part must be sound, {path!r} is not: {error} Verify the job.") from error
+        try:
+            for group in range(file.num_row_groups):
+                for batch in file.read_row_group(group).to_batches():
+                    frames = read_frames(batch, class_names)
+                    if tracking is not None and threshold is not None:
+                        frames = map(partial(tracking.follow, threshold=threshold), frames)
+                    yield from frames
+        except InputError as error:
+            path = parts.path_of(name)
+            raise SourceError(f"part must be sound, {path!r} is not: {error} Verify the job.") from error
