@@ -259,7 +259,7 @@ class Model:
             raise InputError(f"whole_batches must be False with {given}: it is for one source that is not live.")
         finish = None
         if track is not False:
-            finish = StreamTracking(track, len(sources), postprocessing).finish
+            finish = StreamTracking(track, len(sources), postprocessing, self._engine.note).finish
             postprocessing = self._choices.with_weak(postprocessing)
         self._engine.check()
         with isolated(), on_device(self._engine.steps.device):

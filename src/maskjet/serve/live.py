@@ -125,7 +125,10 @@ class _FrameStream:
 
     def __init__(self, websocket: WebSocket, service: Service, query: Query) -> None:
         self._websocket, self._service, self._query = websocket, service, query
-        self._tracker, self._options = _begin_tracking(query) if query.is_tracked else (None, query.options)
+        self._tracker: Tracker | None = None
+        self._options = query.options
+        if query.is_tracked:
+            self._tracker, self._options = _begin_tracking(query)
         self._dropped = 0
         self._newest: tuple[int, bytes] | None = None
         self._came = asyncio.Event()
