@@ -279,9 +279,8 @@ class Model:
     def tracker(self, threshold: Threshold | None = None, classes: Sequence[str] | None = None) -> Tracker:
         """A new tracker for detections of `predict`, frame by frame; of a lower threshold, it loses fewer things.
 
-        Args:
-            threshold: That of what is reported, as in `predict`: weaker ones begin no track.
-            classes: Names of the classes to report.
+        It begins tracks of what `predict` returns with this threshold and classes; None are what the model was loaded
+        with.
 
         Examples:
             >>> import maskjet
