@@ -258,7 +258,7 @@ class Model:
             raise InputError(f"whole_batches must be False with {given}: it is for one source that is not live.")
         finish = None
         if track is not False:
-            finish = StreamTracking(track, len(sources), postprocessing).finish
+            finish = StreamTracking(track, len(sources), postprocessing, self._engine.note).finish
             postprocessing = self._choices.with_weak(postprocessing)
         self._engine.check()
         with isolated(), on_device(self._engine.steps.device):
@@ -278,9 +278,8 @@ class Model:
     def tracker(self, threshold: Threshold | None = None, classes: Sequence[str] | None = None) -> Tracker:
         """A new tracker for detections of `predict`, frame by frame; of a lower threshold, it loses fewer things.
 
-        Args:
-            threshold: That of what is reported, as in `predict`: weaker ones begin no track.
-            classes: Names of the classes to report.
+        It begins tracks of what `predict` returns with this threshold and classes; None are what the model was loaded
+        with.
 
         Examples:
             >>> import maskjet

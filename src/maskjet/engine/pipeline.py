@@ -114,13 +114,10 @@ def run(
                 _submit(engine, feed, idle, in_flight, waits=False)
                 if finish is not None:
                     found = list(map(finish, batch.items, found))
-                with engine.counting:
-                    engine.done["images"] += len(found)
-                    engine.done["detections"] += sum(len(each.class_id) for each in found)
+                engine.note(images=len(found), detections=sum(len(each.class_id) for each in found))
                 yield from zip(batch.items, found, strict=True)
         finally:
-            with engine.counting:
-                engine.done["dropped"] += feed.dropped()
+            engine.note(dropped=feed.dropped())
 
 
 def _submit(engine: Engine, feed: Feed, idle: list[Slot], in_flight: deque[Batch], *, waits: bool) -> None:
