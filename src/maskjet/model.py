@@ -389,10 +389,10 @@ def load(
 
     Args:
         model: "demo" for the embedded one; a named size such as "rf-detr-seg-nano", with `weights`; the path of a
-            checkpoint, whose size is then recognised; an exported file (.onnx, .engine or .plan), of `maskjet.runtimes`
-            or of rfdetr; or torchvision's Faster or Mask R-CNN, which is copied, or its builder's name with `weights`,
-            as "torchvision:maskrcnn_resnet50_fpn". A plain one is first rewritten by `maskjet.rewrites.optimize`, which
-            takes class names, too.
+            checkpoint, whose size is then recognised, or of a folder to which transformers saved an RF-DETR; an
+            exported file (.onnx, .engine or .plan), of `maskjet.runtimes` or of rfdetr; or torchvision's Faster or Mask
+            R-CNN, which is copied, or its builder's name with `weights`, as "torchvision:maskrcnn_resnet50_fpn". A
+            plain one is first rewritten by `maskjet.rewrites.optimize`, which takes class names, too.
         weights: Path of a named model's checkpoint: rfdetr's .pt or .pth, torchvision's state dict, or safetensors;
             fine-tuned ones bring their classes along.
         class_names: Names of the classes, for weights that bring none: by id, as a list in the order of the ids from 0,
@@ -451,7 +451,8 @@ def load(
         batch=batch,
         nvtx=nvtx,
     )
-    network = _name(find_family(model).load(model, weights, config.input_size), class_names)
+    network: Any = find_family(model).load(model, weights, config.input_size)
+    network.spec = name_classes(network.spec, class_names)
     if max_detections is None:
         config = replace(config, max_detections=network.spec.max_detections)
     made = Model(network, config, threshold=threshold, classes=classes)
@@ -481,7 +482,8 @@ def load_configured(
         class_names: See `load`.
     """
     given = locals()
-    network = _name(read_network(model, weights, config.input_size), class_names)
+    network = read_network(model, weights, config.input_size)
+    network.spec = name_classes(network.spec, class_names)
     common: float = network.spec.threshold if threshold is None else threshold
     chosen: Threshold = common
     if by_class:
@@ -489,12 +491,6 @@ def load_configured(
     made = Model(network, config, threshold=chosen, classes=classes)
     made._load_again = functools.partial(load_configured, **given)
     return made
-
-
-def _name(network: Any, class_names: ClassNames | None) -> Any:
-    if class_names is not None:
-        network.spec = name_classes(network.spec, class_names)
-    return network
 
 
 def _load_all(
