@@ -219,4 +219,4 @@ class _FrameStream:
                 if before is not None:
                     await asyncio.wait((before,))
                 found = await service.in_thread(self._tracker.update, found, came_s)
-            return (await v1.to_json(service, found, query.masks)).decode()
+            return (await v1.to_json(service, found, query)).decode()

@@ -69,12 +69,12 @@ class LabelMeFiles(FolderSink):
         if drawn is None:
             kind, drawn = "rectangle", [[box.reshape(2, 2)] for box in detections.xyxy]
         shapes: list[dict[str, Any]] = []
-        for i, parts in enumerate(drawn):
+        for i, (name, parts) in enumerate(zip(detections.class_name.tolist(), drawn, strict=True)):
             text = f"{detections.confidence[i]:.3f}"
             if detections.track_id is not None and detections.track_id[i] >= 0:
                 text += f", track {detections.track_id[i]}"
             group = i if len(parts) > 1 else None
-            about: dict[str, Any] = {"label": str(detections.class_name[i]), "description": text, "group_id": group}
+            about: dict[str, Any] = {"label": name, "description": text, "group_id": group}
             shapes += [{**about, "points": part.tolist(), "shape_type": kind, "flags": {}} for part in parts]
         return shapes
 
@@ -104,7 +104,7 @@ class LabelStudioTasks(TextFile):
         prediction = {
             "model_version": f"maskjet {__version__}",
             "score": float(np.mean(scores)) if scores else 0.0,
-            "result": [_region(detections, i, score) for i, score in enumerate(scores)],
+            "result": [_region(detections, i, name) for i, name in enumerate(detections.class_name.tolist())],
         }
         self._append(json.dumps({"data": {"image": url}, "predictions": [prediction]}, allow_nan=False) + "\n")
 
@@ -115,7 +115,7 @@ class LabelStudioTasks(TextFile):
         temporary.remove()
 
 
-def _region(detections: Detections, i: int, score: float) -> dict[str, Any]:
+def _region(detections: Detections, i: int, name: str) -> dict[str, Any]:
     """A detection as Label Studio has it."""
     height, width = detections.image_size
     if detections.rle is None:
@@ -130,11 +130,11 @@ def _region(detections: Detections, i: int, score: float) -> dict[str, Any]:
         "type": kind,
         "from_name": "label",
         "to_name": "image",
-        "score": score,
+        "score": float(detections.confidence[i]),
         "original_width": width,
         "original_height": height,
         "image_rotation": 0,
-        "value": {**value, kind: [str(detections.class_name[i])]},
+        "value": {**value, kind: [name]},
     }
 
 

@@ -42,8 +42,9 @@ class Crops(FolderSink):
         below = path.relative_to(self._names.folder)
         crops = detections.crops(frame.image, shape=self._options.crop, background=self._options.crop_background)
         ids = [-1] * len(crops) if detections.track_id is None else detections.track_id.tolist()
-        for i, (crop, class_id, track) in enumerate(zip(crops, detections.class_id.tolist(), ids, strict=True)):
-            folder = self._names.folder / self._folder_of(class_id, str(detections.class_name[i])) / below.parent
+        about = zip(crops, detections.class_id.tolist(), detections.class_name.tolist(), ids, strict=True)
+        for i, (crop, class_id, name, track) in enumerate(about):
+            folder = self._names.folder / self._folder_of(class_id, name) / below.parent
             picture = folder / f"{below.stem}_{i}{f'_track{track}' * (track >= 0)}{below.suffix}"
             self._check_free(picture, frame)
             write_picture(picture, crop)
