@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from maskjet import coco_rle
 from maskjet.detections import Detections, check_finite
 from maskjet.errors import InputError
-from maskjet.files import TemporaryFile, replacing
+from maskjet.files import replacing
 from maskjet.label_options import LabelOptions
 from maskjet.media.frames import Frame
-from maskjet.media.sinks.coco import copy_lines
+from maskjet.media.sinks.coco import JsonList
 from maskjet.media.sinks.folder import FolderSink, file_of, write_picture
 from maskjet.media.sinks.labels import outlines
-from maskjet.media.sinks.lines import TextFile
 from maskjet.version import __version__
 
 LABELME = ".labelme"
@@ -79,16 +78,12 @@ class LabelMeFiles(FolderSink):
         return shapes
 
 
-class LabelStudioTasks(TextFile):
+class LabelStudioTasks(JsonList):
     """A list of tasks to import into Label Studio, with a prediction each: a brush mask per detection, or a rectangle.
 
     They are for labelling with an Image "image" and BrushLabels, or RectangleLabels without masks, called "label".
-    Images are named by their paths from the working directory, for Label Studio's local storage. Tasks are written as
-    they come to a .partial.jsonl beside the file, as by `CocoJson`.
+    Images are named by their paths from the working directory, for Label Studio's local storage.
     """
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path, suffix=".jsonl")
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one frame's task; raises InputError if the frame is not of an image file, which a task is about."""
@@ -106,13 +101,7 @@ class LabelStudioTasks(TextFile):
             "score": float(np.mean(scores)) if scores else 0.0,
             "result": [_region(detections, i, name) for i, name in enumerate(detections.class_name.tolist())],
         }
-        self._append(json.dumps({"data": {"image": url}, "predictions": [prediction]}, allow_nan=False) + "\n")
-
-    def _finish(self, temporary: TemporaryFile) -> None:
-        with replacing(self._path) as whole:
-            copy_lines(temporary.path, b"", whole)
-            whole.write(b"\n")
-        temporary.remove()
+        self._add([{"data": {"image": url}, "predictions": [prediction]}])
 
 
 def _region(detections: Detections, i: int, name: str) -> dict[str, Any]:

@@ -74,15 +74,7 @@ def safe_name(text: str, otherwise: str = "source") -> str:
 
 
 class PictureNames:
-    """Chooses a path of its own for each frame's picture, or other file.
-
-    Args:
-        path: Folder or single picture, as in `AnnotatedImages`.
-        taken: Paths of pictures that others write; own ones are added.
-        root: Folder whose sub-folders are kept, for images in them.
-        suffix: Suffix of all files; None for the picture's own, or .jpg.
-        below: Folder in `path` that the files lie in; sub-folders called images are not kept then.
-    """
+    """Chooses a path of its own for each frame's picture or other file; arguments are those of `FolderSink`."""
 
     def __init__(
         self, path: str, taken: set[Path], *, root: Path | None = None, suffix: str | None = None, below: str = ""
@@ -122,12 +114,12 @@ class FolderSink(Sink):
     """Files of a folder, some made in a thread; each is whole or does not exist.
 
     Args:
-        path: Path of the folder, made if missing, or of one file.
-        suffix: Suffix of the files; see `PictureNames`.
-        below: Folder in `path` that the files lie in.
+        path: Path of the folder, made if missing, or of one picture.
+        suffix: Suffix of the files; None for the picture's own, or .jpg.
+        below: Folder in `path` that the files lie in; sub-folders called images are not kept then.
         taken: Paths that other sinks write; own ones are added.
         sources: Files that must not be overwritten.
-        root: Folder whose sub-folders are kept; see `Source.root`.
+        root: Folder whose sub-folders are kept, for images in them; see `Source.root`.
     """
 
     def __init__(
