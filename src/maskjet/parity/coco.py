@@ -149,6 +149,8 @@ def evaluate(
         baseline = next(iter(results))
     if baseline not in results:
         raise InputError(f"baseline must be one of {list(results)}, got {baseline!r}.")
+    if "segm" in kinds:
+        check_masks(truth, results)
     images = len(truth["images"])
     draws = np.random.default_rng(seed).integers(0, images, (_count_draws(results, resamples), images))
     measurements = []
@@ -319,7 +321,10 @@ def _count_draws(results: Mapping[str, Sequence[Entry]], resamples: int) -> int:
 
 
 def check_kinds(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> tuple[list[str], list[str]]:
-    """Check truth and results; returns the kinds that can be scored, and a note if one can't. Raises InputError."""
+    """Check truth and results, but not the masks; returns the kinds that can be scored, and a note if one can't.
+
+    Raises InputError if an entry is invalid, or no kind can be scored.
+    """
     check_truth(truth)
     check_results(truth, results)
     lists = [("the truth", truth["annotations"]), *results.items()]
@@ -334,6 +339,4 @@ def check_kinds(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> tuple[l
     ]
     if len(notes) == len(KINDS):
         raise InputError(f"results must all have boxes, or all have masks, as must the truth: {' '.join(notes)}")
-    if not lacking["segm"]:
-        check_masks(truth, results)
     return [kind for kind in KINDS if not lacking[kind]], notes
