@@ -20,15 +20,7 @@ from maskjet.errors import InputError
 from maskjet.extras import require
 from maskjet.machine import describe_machine
 from maskjet.parity import RESAMPLES
-from maskjet.parity.coco_files import (
-    Entry,
-    check_masks,
-    check_results,
-    check_truth,
-    copy_results,
-    copy_truth,
-    find_mismatches,
-)
+from maskjet.parity.coco_files import Entry, check_masks, check_results, check_truth, copy_results, copy_truth
 from maskjet.tables import shown
 
 KINDS = ("bbox", "segm")
@@ -164,7 +156,7 @@ def evaluate(
     return PrecisionReport(
         machine=describe_machine(),
         measurements=measurements,
-        notes=[*notes, *find_mismatches(truth, results)],
+        notes=notes,
         baseline=baseline,
         images=images,
         resamples=resamples,
