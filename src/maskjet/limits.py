@@ -8,6 +8,7 @@ raise the limit: in Python by assigning (`maskjet.limits.image_pixels = 10**9`),
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from maskjet.errors import InputError
 
@@ -36,6 +37,15 @@ def check(name: str, value: int, subject: str, error: type[Exception] = InputErr
     if value > limit:
         cure = f"raise maskjet.limits.{name} or {_PREFIX}{name.upper()} if you trust it"
         raise error(f"{subject} {value:,} {name.rpartition('_')[2]}, the limit is {limit:,}; {cure}.")
+
+
+def read_small(path: Path, most: int = 2**22) -> bytes:
+    """The content of a file of settings; raises ValueError if it has more bytes than `most`, or is endless."""
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it has more than {most:,} bytes.")
+    return content
 
 
 def read_environment() -> None:

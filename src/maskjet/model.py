@@ -258,7 +258,7 @@ class Model:
             raise InputError(f"whole_batches must be False with {given}: it is for one source that is not live.")
         finish = None
         if track is not False:
-            finish = StreamTracking(track, len(sources), postprocessing).finish
+            finish = StreamTracking(track, len(sources), postprocessing, self._engine.note).finish
             postprocessing = self._choices.with_weak(postprocessing)
         self._engine.check()
         with isolated(), on_device(self._engine.steps.device):
@@ -278,9 +278,8 @@ class Model:
     def tracker(self, threshold: Threshold | None = None, classes: Sequence[str] | None = None) -> Tracker:
         """A new tracker for detections of `predict`, frame by frame; of a lower threshold, it loses fewer things.
 
-        Args:
-            threshold: That of what is reported, as in `predict`: weaker ones begin no track.
-            classes: Names of the classes to report.
+        It begins tracks of what `predict` returns with this threshold and classes; None are what the model was loaded
+        with.
 
         Examples:
             >>> import maskjet
@@ -392,10 +391,10 @@ def load(
 
     Args:
         model: "demo" for the embedded one; a named size such as "rf-detr-seg-nano", with `weights`; the path of a
-            checkpoint, whose size is then recognised; an exported file (.onnx, .engine or .plan), of `maskjet.runtimes`
-            or of rfdetr; or torchvision's Faster or Mask R-CNN, which is copied, or its builder's name with `weights`,
-            as "torchvision:maskrcnn_resnet50_fpn". A plain one is first rewritten by `maskjet.rewrites.optimize`, which
-            takes class names, too.
+            checkpoint, whose size is then recognised, or of a folder to which transformers saved an RF-DETR; an
+            exported file (.onnx, .engine or .plan), of `maskjet.runtimes` or of rfdetr; or torchvision's Faster or Mask
+            R-CNN, which is copied, or its builder's name with `weights`, as "torchvision:maskrcnn_resnet50_fpn". A
+            plain one is first rewritten by `maskjet.rewrites.optimize`, which takes class names, too.
         weights: Path of a named model's checkpoint: rfdetr's .pt or .pth, torchvision's state dict, or safetensors;
             fine-tuned ones bring their classes along.
         class_names: Names of the classes, for weights that bring none: by id, as a list in the order of the ids from 0,
@@ -442,8 +441,7 @@ def load(
         chosen["max_detections"] = max_detections
     config = EngineConfig(**chosen)
     network: Any = find_family(model).load(model, weights, config.input_size)
-    if class_names is not None:
-        network.spec = name_classes(network.spec, class_names)
+    network.spec = name_classes(network.spec, class_names)
     if max_detections is None:
         config = replace(config, max_detections=network.spec.max_detections)
     made = Model(network, config, threshold=threshold, classes=classes)

@@ -48,6 +48,10 @@ class Report:
     """Detections returned so far."""
     dropped: int
     """Frames dropped so far because newer ones had come."""
+    tracks: int
+    """Tracks confirmed so far by streams with `track`: the sum of each source's highest id."""
+    tracking_ms: float
+    """Mean time of tracking a frame, in milliseconds; 0 where none was tracked."""
     fallbacks: Mapping[str, int]
     """Slower paths that this model took so far, by op and reason."""
 
@@ -56,11 +60,12 @@ class Report:
         return asdict(self)
 
     def __str__(self) -> str:
+        tracked = f", {self.tracks} tracks in {self.tracking_ms:.2f} ms per frame" if self.tracking_ms else ""
         rows = {
             **{name: getattr(self, name) for name in ("model", "device", "precision", "engine", "network", "resize")},
             **self.steps,
             **{f"graph {kind}": what for kind, what in self.graphs.items()},
-            "so far": f"{self.images} images, {self.detections} detections, {self.dropped} frames dropped",
+            "so far": f"{self.images} images, {self.detections} detections, {self.dropped} frames dropped{tracked}",
             "fallbacks": ", ".join(f"{why}: {times}" for why, times in self.fallbacks.items()) or "none",
         }
         width = max(map(len, rows))
@@ -82,6 +87,8 @@ def make_report(name: str, engine: Engine) -> Report:
         images=engine.done["images"],
         detections=engine.done["detections"],
         dropped=engine.done["dropped"],
+        tracks=engine.done["tracks"],
+        tracking_ms=engine.done["tracking_us"] / max(engine.done["tracked"], 1) / 1000,
         fallbacks=dict(steps.fallbacks),
     )
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
+from maskjet import limits
 from maskjet.errors import InputError, translate_errors
 from maskjet.printing import sanitise
 
@@ -90,6 +91,8 @@ class ModelSpec:
     """Hidden channels of the decoder's feed-forward blocks."""
     mask_stride: int = 4
     """Input pixels per mask logit."""
+    projector_eps: float = 1e-6
+    """Epsilon of the projector's inner norms, above 0 and at most 1; transformers has 1e-5."""
     mean: tuple[float, float, float] = IMAGENET_MEAN
     """Mean of each RGB channel, on the 0..1 scale; subtracted from the input."""
     std: tuple[float, float, float] = IMAGENET_STD
@@ -131,6 +134,8 @@ class ModelSpec:
             values = getattr(self, name)
             if not isinstance(values, tuple) or len(values) != 3 or not all(map(_is_finite, values)):
                 raise InputError(f"{name} must be three finite numbers, got {shown(values)}.")
+        if not _is_finite(self.projector_eps) or not 0 < self.projector_eps <= 1:
+            raise InputError(f"projector_eps must be a number above 0 and at most 1, got {shown(self.projector_eps)}.")
         if min(self.std) <= 0:
             raise InputError(f"std must be above 0, got {self.std}.")
         for class_id, class_name in self.class_names.items():
@@ -245,7 +250,7 @@ class ModelSpec:
                 given[name] = tuple(given[name])
         if isinstance(given["name"], str):
             given["name"] = sanitise(given["name"])
-        given["class_names"] = _read_class_names(given.get("class_names", {}))
+        given["class_names"] = read_class_names(given.get("class_names", {}))
         return cls(**given)
 
 
@@ -278,7 +283,7 @@ def _is_finite(value: object) -> bool:
     return isinstance(value, int | float) and abs(value) < 2**64
 
 
-def _read_class_names(stated: object) -> dict[int, str]:
+def read_class_names(stated: object) -> dict[int, str]:
     """Class names by integer id instead of JSON's text, sanitised."""
     if not isinstance(stated, Mapping):
         raise InputError(f"class_names must be a mapping of ids to names, got {shown(stated)}.")
@@ -342,26 +347,23 @@ class TwoStageSpec:
 AnySpec = TypeVar("AnySpec", ModelSpec, TwoStageSpec)
 ClassNames = Mapping[int, str] | Sequence[str] | str | os.PathLike[str]
 """Names of classes by id, or in the order of the ids from 0; or a text file of UTF-8 with one per line."""
-_MOST_NAME_BYTES = 2**22  # of such a file
 
 
-def name_classes(spec: AnySpec, names: ClassNames) -> AnySpec:
-    """Give the classes of a network other names; an empty one is none, as for the gaps between COCO's ids.
+def name_classes(spec: AnySpec, names: ClassNames | None) -> AnySpec:
+    """Give the classes of a network other names, if there are any; an empty one is none, as between COCO's ids.
 
     Raises:
         InputError: These are no such names, more than the network's classes, or a file that can't be read.
     """
+    if names is None:
+        return spec
     if isinstance(names, str | os.PathLike):
         where = repr(os.fspath(names))
         with translate_errors(InputError, f"class_names must be a text file with a name per line, {where} is not"):
-            with Path(names).open("rb") as file:
-                content = file.read(_MOST_NAME_BYTES + 1)
-            if len(content) > _MOST_NAME_BYTES:
-                raise ValueError(f"it has more than {_MOST_NAME_BYTES:,} bytes.")
-            names = [line.strip() for line in content.decode("utf-8-sig").split("\n")]
+            names = [line.strip() for line in limits.read_small(Path(names)).decode("utf-8-sig").split("\n")]
     if not isinstance(names, Mapping | list | tuple):
         raise InputError(f"class_names must be names by id, a list of names or a path, got {shown(names)}.")
-    by_id = _read_class_names(names if isinstance(names, Mapping) else dict(enumerate(names)))
+    by_id = read_class_names(names if isinstance(names, Mapping) else dict(enumerate(names)))
     named = {number: name for number, name in by_id.items() if name}
     if max(named, default=0) >= spec.class_logits:
         raise InputError(f"class_names must be of ids below {spec.class_logits}, {spec.name}'s, got {max(named)}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from maskjet.engine.pipeline import _AHEAD, _Images
+from maskjet.engine.pipeline import _AHEAD, _gather
 
 _MOST = 4
 
@@ -18,10 +18,9 @@ def test_images_of_one_kind_are_gathered_from_a_bounded_number_of_images() -> No
         loaded += 1
         return torch.zeros(heights[number], 2, 3, dtype=torch.uint8)
 
-    feed = _Images(lambda size_hw: size_hw, load, len(heights), _MOST)
     seen: list[int] = []
     sizes = []
-    while (batch := feed.take(waits=True, fills=False)) is not None:
+    for batch in _gather(lambda size_hw: size_hw, load, len(heights), _MOST):
         seen += batch.items
         sizes.append(len(batch.items))
         assert len({heights[number] for number in batch.items}) == 1

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import cv2
 import numpy as np
 import pytest
+import torch
 
 from maskjet import coco_rle
 from maskjet.detections import Detections
@@ -76,15 +77,20 @@ def test_wrong_crops_are_named():
         found.crops(NOISE)
 
 
-def test_crops_lie_in_folders_by_class_with_names_for_every_file_system():
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_crops_lie_in_folders_by_class_with_names_for_every_file_system(device):
     classes = ("Car", "car", "../..", "a/b", "é" * 200)
     found = found_in([(1, 2, 9, 9)] * 6, names=classes)
-    write(["crops/"], [Frame(3, 0.1, NOISE, "clip.mp4", "clip.mp4#3")], found)
+    pixels = NOISE if device == "cpu" else torch.from_numpy(NOISE).to(device)
+    options = LabelOptions(yolo_images="copy")
+    write(["crops/", "l.yolo"], [Frame(3, 0.1, pixels, "clip.mp4", "clip.mp4#3")], found, label_options=options)
     folders = ["Car", "car_1", "2", "a_b", "é" * 50, "Car"]
     made = {str(path.relative_to("crops")) for path in Path("crops").rglob("*.jpg")}
     assert made == {f"{folder}/clip_000003_{i}.jpg" for i, folder in enumerate(folders)}
     shown = cv2.imread("crops/Car/clip_000003_0.jpg")[..., ::-1]
     assert (shown.shape, np.abs(shown.astype(int) - NOISE[2:9, 1:9]).mean() < 60) == ((7, 8, 3), True)
+    whole = cv2.imread("l.yolo/images/clip_000003.jpg")[..., ::-1]
+    assert np.abs(whole.astype(int) - NOISE).mean() < 60
     options = LabelOptions(crop="square", crop_background="transparent")
     write(["cut.crops"], frames(1), tracked_detections(2), label_options=options)
     (first, second) = sorted(Path("cut.crops").rglob("*.*"))

@@ -45,7 +45,8 @@ def hook(*statuses):
             self.send_header("Location", "/b")
             self.end_headers()
 
-        def do_GET(self):  # where a redirect leads
+        def do_GET(self):  # where a redirect leads, but nobody goes
+            given.append(({"index": "redirected"}, dict(self.headers), self.path))
             self.send_response(200)
             self.send_header("Content-Length", "0")
             self.end_headers()

@@ -26,7 +26,7 @@ from maskjet.spec import SPECS
 SMALL = replace(TINY, self_attention_heads=2, cross_attention_heads=2)
 SHAPES = {
     "two windows a side": {},
-    "one window": {"windows": 1, "input_size": 40, "patch_size": 5},
+    "one window, another epsilon": {"windows": 1, "input_size": 40, "patch_size": 5, "projector_eps": 1e-3},
     "four windows a side": {"windows": 4},
     "a rectangle": {"input_size": (32, 64)},
     "no masks": {"has_masks": False},

@@ -82,7 +82,9 @@ def test_what_is_no_path_is_told():
 
 
 def test_what_is_no_file_is_told(tmp_path):
-    with pytest.raises(CheckpointError, match=r"model must be a file, got .*, which is a folder"):
+    with pytest.raises(
+        CheckpointError, match=r"weights must be a file, or a folder with .* is a folder without config.json"
+    ):
         maskjet.load(tmp_path)
     for missing in ("nothing.pth", "folder/nothing.pt", "nothing.onnx"):
         with pytest.raises(CheckpointError, match=rf"model must be a file, got '{missing}', which does not exist\.$"):
@@ -182,7 +184,7 @@ HOSTILE_NAMES = {
 def test_class_names_are_made_printable(state, tmp_path):
     names = list(HOSTILE_NAMES)
     path = save_torch({"model": state, "args": argparse.Namespace(class_names=names)}, tmp_path / "weights.pth")
-    assert read_checkpoint(path).class_names == tuple(HOSTILE_NAMES.values())
+    assert read_checkpoint(path).class_names == dict(enumerate(HOSTILE_NAMES.values()))
 
 
 @pytest.mark.parametrize("names", [[None], [["a"]], {"0": "a"}, 7, [b"a"], [True]])

@@ -110,7 +110,7 @@ def test_yolo_boxes_have_no_masks(folder):
         DataSet(folder).truth()
     names = "".join(f"  {n}: {each['name']}\n" for n, each in enumerate(expected["categories"]))
     (folder / "data.yaml").write_text(f"val: [valid/images]\nnames:\n{names}")
-    truth = DataSet(folder).truth()
+    truth = DataSet(folder / "data.yaml").truth()
     for one, other in zip(truth["annotations"], expected["annotations"], strict=True):
         assert np.allclose(one["bbox"], other["bbox"])
         assert one["area"] == pytest.approx(other["bbox"][2] * other["bbox"][3])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import maskjet
-from maskjet import coco_rle
+from maskjet import coco_rle, traffic
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import InputError, MissingDependencyError
@@ -206,7 +206,7 @@ def test_perfect_detections_of_boxes_alone(planned):
     folder, truth, _ = planned
     report = maskjet.evaluate(Model(truth, find_all(truth), CLASSES, has_masks=False), folder)
     assert {m.kind for m in report.measurements} == {"bbox"}
-    assert report.notes == ["segm left out: not everything has a segmentation in planned."]
+    assert report.notes == ["segm left out: the model has no masks."]
     for m in report.measurements:
         assert (
             (m.best.precision, m.best.recall, m.best.f1) == (m.given.precision, m.given.recall, m.given.f1) == (1, 1, 1)
@@ -328,3 +328,13 @@ def test_a_curve_is_where_it_should_be():
     line = np.abs(picture[395].astype(int) - 255).sum(axis=-1)  # halfway between 0 and 1
     assert (line[95:845] > 100).all()
     assert (np.abs(picture[360].astype(int) - 255).sum(axis=-1)[95:845] < 100).all()
+
+
+@pytest.mark.gpu
+def test_a_gpu_scores_as_a_cpu_does(tmp_path):
+    traffic.write_coco(tmp_path, images=12, size_hw=(176, 312))  # more than a batch
+    found = [maskjet.evaluate(maskjet.load("demo", device=device), tmp_path) for device in ("cpu", "cuda")]
+    for one, other in zip(*(report.measurements for report in found), strict=True):
+        assert (one.class_name, one.kind, one.things) == (other.class_name, other.kind, other.things)
+    first = [report.measurements[0].metrics["ap"] for report in found]
+    assert first[0] == pytest.approx(first[1], abs=0.02)

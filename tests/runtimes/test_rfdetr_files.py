@@ -6,8 +6,7 @@ import torch
 
 import maskjet
 from maskjet.errors import InputError
-from maskjet.networks.exported.network_file import read_network_file
-from maskjet.networks.exported.rfdetr_files import rfdetr_spec
+from maskjet.networks.exported.network_file import read_network_file, rfdetr_spec
 from maskjet.spec import COCO_CLASS_NAMES, SPECS
 
 rfdetr = pytest.importorskip("rfdetr")

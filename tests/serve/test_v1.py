@@ -46,12 +46,12 @@ async def test_options_are_those_of_predict(client, model, street):
 async def test_masks_are_given_as_asked_for(client, model, street):
     found = model.predict(street)
     answers = {
-        masks: (await client.post("/v1/predict", content=encoded(street), params={"masks": masks})).json()
+        masks: (await client.post(f"/v1/predict?masks={masks}&tolerance=1.5", content=encoded(street))).json()
         for masks in ("rle", "polygons", "none")
     }
     assert [answers[masks]["has_masks"] for masks in ("rle", "polygons", "none")] == [True, True, False]
     assert Detections.from_dict(answers["rle"]).rle == found.rle
-    outlines = [[outline.tolist() for outline in one] for one in found.polygons()]
+    outlines = [[outline.tolist() for outline in one] for one in found.polygons(tolerance=1.5)]
     assert [entry["polygons"] for entry in answers["polygons"]["detections"]] == outlines
     for masks in ("polygons", "none"):
         again = Detections.from_dict(answers[masks])  # the boxes can be read back
@@ -116,6 +116,7 @@ async def test_several_models_are_told_apart(model, street):
         ("max_detections=0", "max_detections must be 1..100, got 0."),
         ("max_detections=1.5", "max_detections must be a whole number, got '1.5'."),
         ("masks=dense", "masks must be one of rle, polygons, none, got 'dense'."),
+        ("tolerance=-1", "tolerance must be pixels, 0..9999, got '-1'."),
         ("treshold=0.5", "The query must have parameters .* got 'treshold'; did you mean 'threshold'.*"),
     ],
 )

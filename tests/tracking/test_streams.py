@@ -79,9 +79,12 @@ class Recorder:
 
 
 def test_a_tracker_gets_weaker_detections_too(model, images):
-    recorder, before = Recorder(), model.report().detections
+    recorder, before = Recorder(), model.report()
     tracked = found(model, images, track=recorder, threshold=0.6)
-    assert model.report().detections - before == sum(map(len, tracked))
+    report = model.report()
+    assert report.detections - before.detections == sum(map(len, tracked))
+    assert report.tracks - before.tracks == max(len(given) for given, _ in recorder.given) - 1  # the highest id
+    assert f"{report.tracks} tracks in {report.tracking_ms:.2f} ms per frame" in str(report)
     for (given, time_s), each in zip(recorder.given, tracked, strict=True):
         assert time_s is None
         assert_same(given[: len(each)], each)

@@ -67,7 +67,6 @@ def load_model(
     from maskjet.model import Model, read_network
 
     network = read_network(model, weights, config.input_size)
-    if class_names is not None:
-        network.spec = name_classes(network.spec, class_names)
+    network.spec = name_classes(network.spec, class_names)
     chosen = fill_thresholds(network.spec, threshold, by_class or {})
     return Model(network, config, threshold=chosen, classes=split_list(classes) or None)

@@ -91,7 +91,7 @@ def make_style(given: Mapping[str, Any]) -> Style:
     values = {name: value for name, value in given.items() if value is not None}
     way, classes = _parse_draw(values.pop("draw", DRAWINGS[0]))
     if "palette" in values:
-        values["palette"] = _parse_palette(values["palette"])
+        values["palette"] = dict(item.rpartition("=")[::2] for item in split_list([values["palette"]]))
     for name, ways in GO_WITH.items():
         if name in values and way not in ways:
             raise InputError(f"{name} must go with --draw {' or '.join(ways)}, got {values[name]!r} with {way}.")
@@ -139,14 +139,6 @@ def check_classes(style: Style, model: Model) -> None:
     for name in replaced:
         if name not in model.thresholds:
             raise InputError(f"draw must name classes that --classes reports, got {name!r}: add it there.")
-
-
-def _parse_palette(text: str) -> dict[str, str]:
-    """The colours by class; those without a class are refused."""
-    pairs = [item.rpartition("=") for item in split_list([text])]
-    if not all(name for name, _, _ in pairs):
-        raise InputError(f"palette must have CLASS=COLOUR for each class, as car=ff8800, got {text!r}.")
-    return {name: colour for name, _, colour in pairs}
 
 
 def _parse_draw(text: str) -> tuple[str, Sequence[str] | None]:

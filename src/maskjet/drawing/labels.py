@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from maskjet.drawing.instances import Instances
 from maskjet.drawing.shades import letters_on
 from maskjet.drawing.style import DrawStyle, Measures
-from maskjet.drawing.templates import fill_template, parse_template
+from maskjet.drawing.templates import parse_template
 from maskjet.jit import compiled
 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
@@ -105,7 +105,10 @@ def _texts(detections: Instances, style: DrawStyle) -> list[tuple[str, str, str]
             "track": number if number >= 0 else None,
             "class_id": class_id,
         }
-        before, has_name, after = fill_template(words, values).partition(_NAME)
+        written = [
+            word.format_map(values) for word, fields in words if all(values[each] is not None for each in fields)
+        ]
+        before, has_name, after = " ".join(written).partition(_NAME)
         shown = _drawable(name) if has_name else ""
         texts.append((shown, before, after.replace(_NAME, shown)))
     return texts

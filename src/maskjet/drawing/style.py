@@ -71,21 +71,13 @@ class DrawStyle:
             raise InputError(f"color_by must be {choices}, got {self.color_by!r}.")
         if self.label is not None:
             parse_template(self.label)
-        self._check_palette()
-        check_mask_pixels(self.mask_pixels)
-
-    def _check_palette(self) -> None:
-        if self.palette is None:
-            return
-        if not isinstance(self.palette, Mapping) or not all(isinstance(name, str) for name in self.palette):
-            raise InputError(f"palette must be colours by class name, or None, got {self.palette!r}.")
-        if self.color_by != "class":
+        palette = {} if self.palette is None else self.palette
+        if not isinstance(palette, Mapping) or not all(map(parse_colour, palette.values())):
+            expected = f"RRGGBB or {', '.join(COLOURS)}, by class name"
+            raise InputError(f"palette must be colours as {expected}, or None, got {palette!r}.")
+        if palette and self.color_by != "class":
             raise InputError(f"palette must go with color_by='class', got {self.color_by!r}.")
-        for name, colour in self.palette.items():
-            if parse_colour(colour) is None:
-                raise InputError(
-                    f"palette must have colours as RRGGBB or of {', '.join(COLOURS)}, got {colour!r} for {name!r}."
-                )
+        check_mask_pixels(self.mask_pixels)
 
     @property
     def template(self) -> str:

@@ -16,11 +16,9 @@ _FORMAT = r"[<>^+]?0?[0-9]{0,2}(?:\.[0-9])?[defg%]?"
 _WORD = re.compile(rf"(?:[^{{}}]|{{{{|}}}}|{{name}}|{{(?:confidence|track|class_id)(?::{_FORMAT})?}})*")
 _LONGEST = 100  # characters of a template
 
-Words = Sequence[tuple[str, frozenset[str]]]
-
 
 @lru_cache(maxsize=64)
-def parse_template(template: str) -> Words:
+def parse_template(template: str) -> Sequence[tuple[str, frozenset[str]]]:
     """The words of a template between its blanks, each with the names of its fields; or raises InputError."""
     if not isinstance(template, str) or not template.isprintable() or len(template) > _LONGEST:
         raise InputError(f"label must be a text of at most {_LONGEST} printable characters, got {template!r:.60}.")
@@ -36,11 +34,4 @@ def _find_fields(word: str) -> frozenset[str]:
     raise InputError(
         f"label must have the fields {fields}, numbers with a format as in {{confidence:.0%}}, got {word!r}; "
         "braces are written {{ and }}."
-    )
-
-
-def fill_template(words: Words, values: Mapping[str, object]) -> str:
-    """The words of a template with values by field; a word with a field whose value is None is left out."""
-    return " ".join(
-        word.format_map(values) for word, fields in words if all(values[name] is not None for name in fields)
     )

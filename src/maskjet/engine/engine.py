@@ -42,8 +42,8 @@ class Engine:
         self.refusal: str | None = None
         """Why new work is refused; None while it is accepted."""
         self.done: Counter[str] = Counter()
-        """Images, detections and dropped frames so far; guarded by `counting`."""
-        self.counting = threading.Lock()
+        """What `note` has counted so far."""
+        self._counting = threading.Lock()
         self._copier = Copier()
         self._changed = threading.Condition()
         self._idle: list[Slot] = []
@@ -59,9 +59,14 @@ class Engine:
         if self.refusal is not None:
             raise UnsupportedError(self.refusal)
 
+    def note(self, **counts: int) -> None:
+        """Count images, detections, dropped frames, and tracks and their time in microseconds, for the report."""
+        with self._counting:
+            self.done.update(counts)
+
     def note_decoding(self, reason: str) -> None:
         """Count an image or video that the CPU decodes although the GPU was to do it, for the report."""
-        with self.counting:
+        with self._counting:
             self.steps.fallbacks[f"decode: {reason}"] += 1
 
     @contextmanager

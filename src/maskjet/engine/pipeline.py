@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -54,30 +54,21 @@ class Batch:
         return self.name()
 
 
-class Feed(Protocol):
+@dataclass(frozen=True)
+class Feed:
     """The source of the loop's batches."""
 
-    all_cores: bool
+    take: Callable[..., Batch | None]
+    """The next batch; None if there is none. With `waits` it waits for an image. With `fills` it is None until a batch
+    is full or no more images can come: the device is busy, and a part of a batch takes it as long as a full one."""
+    close: Callable[[], None]
+    """Stops reading."""
+    check: Callable[[], None] = lambda: None
+    """Raises the error of a source that failed; called when all batches have been taken."""
+    dropped: Callable[[], int] = lambda: 0
+    """Frames dropped so far."""
+    all_cores: bool = False
     """Whether slots may keep cores busy, because nothing is being decoded; see `Slot.submit`."""
-
-    @property
-    def dropped(self) -> int:
-        """Frames dropped so far."""
-
-    def take(self, *, waits: bool, fills: bool) -> Batch | None:
-        """The next batch, after waiting for one if `waits`; None if there is none.
-
-        Args:
-            waits: Whether to wait for an image.
-            fills: Whether to return None until a batch is full or no more images can come. The device is busy anyway,
-                and takes as long for a part of a batch as for a full one.
-        """
-
-    def check(self) -> None:
-        """Raise the error of a source that failed; called when all batches have been taken."""
-
-    def close(self) -> None:
-        """Stop reading."""
 
 
 def run(
@@ -123,13 +114,10 @@ def run(
                 _submit(engine, feed, idle, in_flight, waits=False)
                 if finish is not None:
                     found = list(map(finish, batch.items, found))
-                with engine.counting:
-                    engine.done["images"] += len(found)
-                    engine.done["detections"] += sum(len(each.class_id) for each in found)
+                engine.note(images=len(found), detections=sum(len(each.class_id) for each in found))
                 yield from zip(batch.items, found, strict=True)
         finally:
-            with engine.counting:
-                engine.done["dropped"] += feed.dropped
+            engine.note(dropped=feed.dropped())
 
 
 def _submit(engine: Engine, feed: Feed, idle: list[Slot], in_flight: deque[Batch], *, waits: bool) -> None:
@@ -150,27 +138,6 @@ def _submit(engine: Engine, feed: Feed, idle: list[Slot], in_flight: deque[Batch
         except Exception as error:
             is_device = isinstance(error, RuntimeError) and not isinstance(error, MaskjetError)
             batch.error = device_error(batch, batch.index, error) if is_device else error
-
-
-class _Frames:
-    """Feed of frames from sources side by side, each batch of one kind."""
-
-    all_cores = False
-
-    def __init__(self, readers: Readers, batch: int) -> None:
-        self._readers, self._batch = readers, batch
-        self.check, self.close = readers.check, readers.close
-
-    @property
-    def dropped(self) -> int:
-        return self._readers.dropped
-
-    def take(self, *, waits: bool, fills: bool) -> Batch | None:
-        frames = self._readers.take(self._batch, waits=waits, fills=fills)
-        if not frames:
-            return None
-        images = [_pixels_of(frame) for frame in frames]
-        return Batch(partial(_name_of, frames), frames[0].index, frames, images, self._batch)
 
 
 def _kinds(engine: Engine) -> Callable[[tuple[int, int]], Hashable]:
@@ -206,45 +173,21 @@ def _batch_of(images: Mapping[int, torch.Tensor], most: int) -> Batch:
     return Batch(partial("images{}".format, numbers), numbers[0], numbers, list(images.values()), size)
 
 
-class _Images:
-    """Feed of the images of one call of `predict`, each batch of one kind and of at most `most` images.
-
-    `load` gives an image by number, uint8 [H, W, 3] RGB. A smaller batch is padded to a power of two.
-    """
-
-    dropped = 0
-
-    def __init__(
-        self,
-        kind_of: Callable[[tuple[int, int]], Hashable],
-        load: Callable[[int], torch.Tensor],
-        count: int,
-        most: int,
-        *,
-        all_cores: bool = True,
-    ) -> None:
-        self._kind_of, self.all_cores = kind_of, all_cores
-        self._batches = self._make_batches(load, count, most)
-        self.close = self._batches.close
-
-    def _make_batches(self, load: Callable[[int], torch.Tensor], count: int, most: int) -> Generator[Batch]:
-        waiting: dict[Hashable, dict[int, torch.Tensor]] = {}  # images of each kind, by number
-        for number in range(count):
-            image = load(number)
-            kind = self._kind_of((image.shape[0], image.shape[1]))
-            waiting.setdefault(kind, {})[number] = image
-            if len(waiting[kind]) == most:
-                yield _batch_of(waiting.pop(kind), most)
-            elif sum(map(len, waiting.values())) == _AHEAD * most:
-                yield _batch_of(waiting.pop(max(waiting, key=lambda kind: len(waiting[kind]))), most)
-        for images in waiting.values():
-            yield _batch_of(images, most)
-
-    def take(self, *, waits: bool, fills: bool) -> Batch | None:  # noqa: ARG002
-        return next(self._batches, None)
-
-    def check(self) -> None:
-        """Do nothing: `take` raises all errors."""
+def _gather(
+    kind_of: Callable[[tuple[int, int]], Hashable], load: Callable[[int], torch.Tensor], count: int, most: int
+) -> Generator[Batch]:
+    """Batches of images, each of one kind and of at most `most`; a smaller one is padded to a power of two."""
+    waiting: dict[Hashable, dict[int, torch.Tensor]] = {}  # images of each kind, by number
+    for number in range(count):
+        image = load(number)
+        kind = kind_of((image.shape[0], image.shape[1]))
+        waiting.setdefault(kind, {})[number] = image
+        if len(waiting[kind]) == most:
+            yield _batch_of(waiting.pop(kind), most)
+        elif sum(map(len, waiting.values())) == _AHEAD * most:
+            yield _batch_of(waiting.pop(max(waiting, key=lambda kind: len(waiting[kind]))), most)
+    for images in waiting.values():
+        yield _batch_of(images, most)
 
 
 def stream(
@@ -277,7 +220,7 @@ def stream(
     decoding = choose_decoding(engine.steps.config, len(sources))
     kind_of = _kinds(engine)
 
-    def open_feed() -> _Frames:
+    def open_feed() -> Feed:
         readers = Readers(
             sources,
             room,
@@ -288,7 +231,15 @@ def stream(
             whole_batches=whole_batches,
             stop=stop,
         )
-        return _Frames(readers, batch)
+
+        def take(*, waits: bool, fills: bool) -> Batch | None:
+            frames = readers.take(batch, waits=waits, fills=fills)
+            if not frames:
+                return None
+            images = [_pixels_of(frame) for frame in frames]
+            return Batch(partial(_name_of, frames), frames[0].index, frames, images, batch)
+
+        return Feed(take, readers.close, readers.check, lambda: readers.dropped)
 
     return run(engine, open_feed, depth, postprocessing, finish)
 
@@ -315,8 +266,9 @@ def predict(
         return []
     most = engine.steps.config.batch
 
-    def open_feed() -> _Images:
-        return _Images(_kinds(engine), load, count, most, all_cores=all_cores)
+    def open_feed() -> Feed:
+        batches = _gather(_kinds(engine), load, count, most)
+        return Feed(lambda **_: next(batches, None), batches.close, all_cores=all_cores)
 
     found = dict(run(engine, open_feed, 1, postprocessing))
     return [found[number] for number in range(count)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,8 +111,8 @@ def _process_video(
             return builder.table()
         kept = _WeakKept() if track else None
         for frame, found in _detect(model, source, batch, kept or False):
-            reported, weak = kept.split(len(found)) if kept else (found, None)
-            builder.add(FoundFrame(file.path, frame.index, frame.time_s, reported, weak))
+            weak = kept.given.popleft()[len(found) :] if kept else None
+            builder.add(FoundFrame(file.path, frame.index, frame.time_s, found, weak))
         # A reason names the file, which may be a temporary copy here.
         bad_frames = [[index, reason.replace(path, file.path)] for index, reason in source.bad_frames]
         return builder.table(bad_frames=bad_frames)
@@ -146,20 +147,15 @@ def _detect(
         yield from results
 
 
+@dataclass
 class _WeakKept:
-    """Takes a tracker's place in a stream, and keeps its weak detections."""
+    """Takes a tracker's place in a stream, and keeps what it is given, weak detections behind the others."""
 
-    def __init__(self) -> None:
-        self._given: deque[Detections] = deque()
+    given: deque[Detections] = field(default_factory=deque)
 
     def update(self, found: Detections, _: float | None) -> Detections:
-        self._given.append(found)
+        self.given.append(found)
         return found
-
-    def split(self, reported: int) -> tuple[Detections, Detections]:
-        """The next frame's detections that are reported, and those that are not."""
-        given = self._given.popleft()
-        return given[:reported], given[reported:]
 
 
 class _Images(Source):

@@ -56,13 +56,7 @@ def arrow() -> Any:
 
 
 def schema(rows: Kind, *, with_weak: bool = False, with_tracks: bool = False) -> pyarrow.Schema:
-    """Arrow schema of a part, without metadata; docs/jobs.md explains the columns.
-
-    Args:
-        rows: Kind of the rows.
-        with_weak: Whether there are weak detections, which only hold tracks together; for rows of frames.
-        with_tracks: Whether there are tracks; for rows of frames.
-    """
+    """Arrow schema of a part, without metadata; docs/jobs.md explains the columns. The options are for frames."""
     pa = arrow()
 
     def column(name: str, kind: Any, *, nullable: bool = False) -> Any:

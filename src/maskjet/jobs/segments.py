@@ -117,7 +117,7 @@ class Settings:
         model, weights = Path(self.model), self.weights
         return replace(
             self,
-            model=str(model.absolute()) if model.is_file() else self.model,
+            model=str(model.absolute()) if model.exists() else self.model,
             weights=None if weights is None else str(Path(weights).absolute()),
         )
 

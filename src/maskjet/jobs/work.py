@@ -85,7 +85,7 @@ def digest_weights(settings: Settings) -> str | None:
     """Digest of the model's weights file or files; None if its weights come with maskjet."""
     weights = settings.weights
     if weights is None:
-        if not Path(settings.model).is_file():
+        if not Path(settings.model).exists():
             return None
         weights = settings.model
     digests = []
@@ -99,7 +99,9 @@ def digest_weights(settings: Settings) -> str | None:
 
 
 def _files_of(weights: Path) -> Sequence[Path]:
-    """Files of a model: an exported one may keep its weights in files of their own."""
+    """Files of a model: an exported one may keep its weights in files of their own, transformers its settings."""
+    if weights.is_dir():
+        return sorted(each for each in weights.iterdir() if each.suffix in (".json", ".safetensors"))
     if weights.suffix not in (ONNX, *ENGINES):
         return [weights]
     from maskjet.networks.exported.network_file import read_network_file

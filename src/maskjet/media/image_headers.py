@@ -41,7 +41,7 @@ def stated_size_hw(data: bytes) -> tuple[int, int] | None:
         elif data.startswith((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")):
             width, height = _tiff(data)
         elif data.startswith(b"\xff\xd8"):
-            width, height, _ = jpeg_frame(data)
+            width, height, *_ = jpeg_header(data)
         else:
             width, height = open_with_pillow(data).size
     except Exception:  # none, or cut off within its header: any, from Pillow
@@ -49,32 +49,27 @@ def stated_size_hw(data: bytes) -> tuple[int, int] | None:
     return height, width
 
 
-def jpeg_descriptions(data: bytes) -> list[bytes]:
-    """What a JPEG's segments of Exif and XMP before the first scan hold."""
-    found = []
-    for marker, start in _jpeg_segments(data):
-        if marker == 0xE1:
-            found.append(data[start + 2 : start + int.from_bytes(data[start : start + 2], "big")])
-        if marker == _START_OF_SCAN:
-            break
-    return found
+def jpeg_header(data: bytes) -> tuple[int, int, int, list[bytes]]:
+    """What stands before a JPEG's first scan.
 
-
-def jpeg_frame(data: bytes) -> tuple[int, int, int]:
-    """The largest (width, height) in a frame header before the first scan, and the number of its components.
+    Returns:
+        The largest (width, height) in a frame header, and the number of its components; then the content of segments of
+        Exif and XMP.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is no frame header.
         struct.error: It is cut off.
     """
-    frames = []
+    frames, descriptions = [], []
     for marker, start in _jpeg_segments(data):
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+        if marker == 0xE1:
+            descriptions.append(data[start + 2 : start + int.from_bytes(data[start : start + 2], "big")])
+        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             height, width, components = unpack_from(">HHB", data, start + 3)
             frames.append((width, height, components))
-        if marker == _START_OF_SCAN:
+        elif marker == _START_OF_SCAN:
             break
-    return max(frames, key=lambda frame: frame[0] * frame[1])
+    return *max(frames, key=lambda frame: frame[0] * frame[1]), descriptions
 
 
 def jpeg_scans(data: bytes) -> tuple[int, int | None]:

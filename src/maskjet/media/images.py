@@ -22,7 +22,7 @@ from maskjet.errors import InputError, SourceError, explain, translate_errors
 from maskjet.files import path_of_url
 from maskjet.media.avif import decode_avif
 from maskjet.media.containers import is_camera, is_stream, shown_name
-from maskjet.media.image_headers import MOST_PARTS, jpeg_descriptions, jpeg_frame, jpeg_scans, stated_size_hw
+from maskjet.media.image_headers import MOST_PARTS, jpeg_header, jpeg_scans, stated_size_hw
 from maskjet.media.pillow_images import (
     open_with_pillow,
     orientation_of,
@@ -253,7 +253,7 @@ def decode_image(data: bytes, name: str) -> Image:
         if data.startswith((b"GIF", b"II", b"MM")):  # OpenCV blends alpha, and knows fewer colours and compressions
             return _from_pil(open_with_pillow(data), name, size_hw)
         if data.startswith(b"\xff\xd8"):
-            return turn(_decode_jpeg(data, name), orientation_of_jpeg(data, jpeg_descriptions(data)))
+            return _decode_jpeg(data, name)
         if data[4:8] == b"ftyp":
             pixels = np.frombuffer(decode_avif(data, size_hw), dtype=np.uint8).reshape(*size_hw, 3)
         else:
@@ -276,8 +276,8 @@ def _decode(data: bytes, name: str) -> Image:
 
 
 def _decode_jpeg(data: bytes, name: str) -> Image:
-    """Decode a JPEG as it is stored, not turned; refuse it if data are missing, which libjpeg takes for grey."""
-    width, height, components = jpeg_frame(data)
+    """Decode a JPEG, upright; refuse it if data are missing, which libjpeg takes for grey."""
+    width, height, components, descriptions = jpeg_header(data)
     scans, end = jpeg_scans(data)
     most = min(_MOST_SCANS, _MOST_SCANNED * limits.image_pixels // (width * height))
     if scans > most:
@@ -293,7 +293,7 @@ def _decode_jpeg(data: bytes, name: str) -> Image:
         longer = data[:end].rstrip(b"\xff") + _JPEG_DATA + _JPEG_END
         if not np.array_equal(_shrink_jpeg(whole), _shrink_jpeg(longer)):
             raise _not_whole(name)
-    return pixels
+    return turn(pixels, orientation_of_jpeg(data, descriptions))
 
 
 def _shrink_jpeg(data: bytes) -> Image:

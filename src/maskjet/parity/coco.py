@@ -20,15 +20,7 @@ from maskjet.errors import InputError
 from maskjet.extras import require
 from maskjet.machine import describe_machine
 from maskjet.parity import RESAMPLES
-from maskjet.parity.coco_files import (
-    Entry,
-    check_masks,
-    check_results,
-    check_truth,
-    copy_results,
-    copy_truth,
-    find_mismatches,
-)
+from maskjet.parity.coco_files import Entry, check_masks, check_results, check_truth, copy_results, copy_truth
 from maskjet.tables import shown
 
 KINDS = ("bbox", "segm")
@@ -149,6 +141,8 @@ def evaluate(
         baseline = next(iter(results))
     if baseline not in results:
         raise InputError(f"baseline must be one of {list(results)}, got {baseline!r}.")
+    if "segm" in kinds:
+        check_masks(truth, results)
     images = len(truth["images"])
     draws = np.random.default_rng(seed).integers(0, images, (_count_draws(results, resamples), images))
     measurements = []
@@ -162,7 +156,7 @@ def evaluate(
     return PrecisionReport(
         machine=describe_machine(),
         measurements=measurements,
-        notes=[*notes, *find_mismatches(truth, results)],
+        notes=notes,
         baseline=baseline,
         images=images,
         resamples=resamples,
@@ -319,7 +313,10 @@ def _count_draws(results: Mapping[str, Sequence[Entry]], resamples: int) -> int:
 
 
 def check_kinds(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> tuple[list[str], list[str]]:
-    """Check truth and results; returns the kinds that can be scored, and a note if one can't. Raises InputError."""
+    """Check truth and results, but not the masks; returns the kinds that can be scored, and a note if one can't.
+
+    Raises InputError if an entry is invalid, or no kind can be scored.
+    """
     check_truth(truth)
     check_results(truth, results)
     lists = [("the truth", truth["annotations"]), *results.items()]
@@ -334,6 +331,4 @@ def check_kinds(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> tuple[l
     ]
     if len(notes) == len(KINDS):
         raise InputError(f"results must all have boxes, or all have masks, as must the truth: {' '.join(notes)}")
-    if not lacking["segm"]:
-        check_masks(truth, results)
     return [kind for kind in KINDS if not lacking[kind]], notes

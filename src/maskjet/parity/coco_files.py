@@ -162,27 +162,6 @@ def check_masks(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> None:
                 raise InputError(f"entry {number} of {where} must have {expected} as 'segmentation', got {got}.")
 
 
-def find_mismatches(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> list[str]:
-    """Describe how the image and category ids of results, by variant, fail to match the truth's, in sentences."""
-    annotations = truth["annotations"]
-    if not annotations:
-        return []
-    notes = []
-    shown, used = ({entry[field] for entry in annotations} for field in ("image_id", "category_id"))
-    for variant, entries in results.items():
-        where = f"results[{variant!r}]"
-        seen = {entry["image_id"] for entry in entries} & shown
-        if entries and not seen:
-            notes.append(f"{where} has no image id in common with the truth's annotations.")
-        elif entries and 2 * len(seen) < len(shown):
-            notes.append(f"{where} has detections on {len(seen)} of the truth's {len(shown)} images with annotations.")
-        never = [entry["category_id"] for entry in entries if entry["category_id"] not in used]
-        if 2 * len(never) > len(entries):
-            named = reprlib.repr(sorted(set(never)))
-            notes.append(f"{where} has mostly category ids that are never in the truth's annotations: {named}.")
-    return notes
-
-
 def compare_names(truth: Entry, variant: str, categories: Mapping[int, str]) -> list[str]:
     """Describe category ids that have another name in a variant's results than in the truth, in a sentence."""
     titles = {entry["id"]: entry["name"] for entry in truth["categories"] if isinstance(entry.get("name"), str)}

@@ -54,7 +54,7 @@ class DataSet(Images):
 
     kind: ClassVar[str] = "coco"
     folder: Path
-    """The data set's folder."""
+    """The data set's folder, or a file that is directly in it, as data.yaml."""
     split: str | None = None
     """One of several parts; None for the only one, or else the one named val, valid or test, or so beginning."""
 
@@ -97,7 +97,8 @@ class DataSet(Images):
 
     @cached_property
     def _place(self) -> _Place:
-        return _choose(_find_splits(self.folder), self.split, self.folder)
+        folder = self.folder.parent if self.folder.is_file() else self.folder
+        return _choose(_find_splits(folder), self.split, folder)
 
     @cached_property
     def _data_set(self) -> dict[str, Any]:

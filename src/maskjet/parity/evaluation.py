@@ -53,7 +53,7 @@ def evaluate(
 
     Args:
         model: The model. Its own thresholds are those of `ClassScore.given` and `Evaluation.confusion`.
-        data: Folder of a data set: COCO's layout, CVAT's, Roboflow's, or YOLO's with data.yaml.
+        data: Folder of a data set, in COCO's layout, CVAT's, Roboflow's or YOLO's; for YOLO's also its data.yaml.
         split: One of several parts; None for the only one, or else the one named val, valid or test, or so beginning.
         class_map: The model's class by the data set's, for those whose names differ.
         out: A folder for report.json, page.html with the worst images, and precision-recall curves; None for none.

@@ -18,7 +18,7 @@ from maskjet.model import Model
 from maskjet.parity import LOWEST
 from maskjet.parity.check import ChangedImage, rank_images
 from maskjet.parity.coco import METRICS, Scores, check_kinds, load_library, to_rle
-from maskjet.parity.coco_files import Entry
+from maskjet.parity.coco_files import Entry, check_masks
 from maskjet.parity.datasets import DataSet, shorten
 from maskjet.parity.dump import Dump, collect
 from maskjet.parity.pair import KINDS, compare
@@ -97,6 +97,8 @@ class Task(NamedTuple):
     """The data set."""
     truth: Mapping[str, Any]
     """Its annotations of the matched classes, under the model's names."""
+    kinds: Sequence[str]
+    """The kinds that they allow to score."""
     notes: Sequence[str]
     """Sentences on classes or kinds that are left out."""
 
@@ -120,9 +122,11 @@ def prepare(images: DataSet, model: Model, class_map: Mapping[str, str]) -> Task
     if not images.truth()["annotations"]:
         raise InputError(f"data must have annotations, {str(images.folder)!r} has none.")
     truth, notes = _match_classes(images.truth(), list(model.thresholds), class_map)
-    _, lacking = check_kinds(truth, {"found": []})
+    kinds, lacking = check_kinds(truth, {"found": []})
+    if "segm" in kinds:
+        check_masks(truth, {})
     images.check_images()
-    return Task(images, truth, [*notes, *lacking])
+    return Task(images, truth, kinds, [*notes, *lacking])
 
 
 def run(task: Task, model: Model, on_progress: Callable[[], object] = lambda: None) -> Outcome:
@@ -130,7 +134,9 @@ def run(task: Task, model: Model, on_progress: Callable[[], object] = lambda: No
     truth, names = task.truth, {category["id"]: category["name"] for category in task.truth["categories"]}
     found = collect(model, task.images, LOWEST, on_progress)
     entries = found.to_annotations(truth)
-    kinds, notes = check_kinds(truth, {found.name: entries})
+    has_masks = all(each.rle is not None for each in found.found)
+    kinds = [kind for kind in task.kinds if kind == "bbox" or has_masks]
+    notes = [*task.notes, *["segm left out: the model has no masks."][: len(task.kinds) - len(kinds)]]
     thresholds = {number: model.thresholds[name] for number, name in names.items()}
     limits = np.array([thresholds[entry["category_id"]] for entry in entries], np.float32)
     is_above = np.array([entry["score"] for entry in entries], np.float32) > limits
@@ -146,7 +152,7 @@ def run(task: Task, model: Model, on_progress: Callable[[], object] = lambda: No
     report = Evaluation(
         machine=describe_machine(),
         measurements=measurements,
-        notes=[*task.notes, *(note for note in notes if note not in task.notes)],
+        notes=notes,
         model=found.name,
         data=task.images.describe(),
         images=len(truth["images"]),

@@ -227,4 +227,4 @@ class _FrameStream:
                 reported = int(np.count_nonzero(found.confidence > np.float32(self._tracker.threshold)))
                 tracked = await service.in_thread(self._tracker.update, found, came_s)
                 found = tracked[:reported][: query.options.max_detections]
-            return (await v1.to_json(service, found, query.masks)).decode()
+            return (await v1.to_json(service, found, query)).decode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -30,6 +31,10 @@ _PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
         "How masks are given: COCO RLE, outlines as lists of [x, y], or not at all.",
         {**TEXT, "enum": list(get_args(Masks)), "default": "rle"},
     ),
+    "tolerance": (
+        "With masks=polygons, by how many pixels outlines may be off, so that they have fewer points.",
+        {"type": "number", "minimum": 0, "default": 0},
+    ),
     "model": ("Name of the model; the first one that is served if left out.", TEXT),
 }
 PARAMETERS = [
@@ -50,6 +55,8 @@ class Query:
     """Threshold, classes and most detections."""
     masks: Masks
     """Form of the masks."""
+    tolerance: float = 0.0
+    """Pixels by which outlines may be off."""
     is_tracked: bool = False
     """Whether the frames of a stream are tracked."""
 
@@ -69,6 +76,9 @@ def parse_query(given: QueryParams, service: Service, *, is_stream: bool = False
     masks = given.get("masks", "rle")
     if masks not in get_args(Masks):
         raise problems.bad_request(f"masks must be one of {', '.join(get_args(Masks))}, got {masks!r}.")
+    tolerance = given.get("tolerance", "0")
+    if not re.fullmatch(r"\d{1,4}(\.\d{1,4})?", tolerance, re.ASCII):
+        raise problems.bad_request(f"tolerance must be pixels, 0..9999, got {tolerance!r}.")
     if given.get("track", "true") not in ("true", "false"):
         raise problems.bad_request(f"track must be true or false, got {given['track']!r}.")
     dispatcher = service.dispatcher(given.get("model"))
@@ -78,7 +88,7 @@ def parse_query(given: QueryParams, service: Service, *, is_stream: bool = False
         _parse_max_detections(given.get("max_detections")),
     )
     dispatcher.check(options)
-    return Query(dispatcher, options, masks, given.get("track") == "true")  # type: ignore[arg-type]
+    return Query(dispatcher, options, masks, float(tolerance), given.get("track") == "true")  # type: ignore[arg-type]
 
 
 def _parse_threshold(texts: Sequence[str]) -> float | tuple[tuple[str, float], ...] | None:

@@ -89,13 +89,13 @@ class _Prediction:
 
     async def _encode(self, answers: Sequence[Answer], names: Sequence[str] | None) -> bytes:
         """The answer's body: a picture or JSON; `names` are those of a form's images."""
-        service, masks, first = self._service, self._query.masks, answers[0]
+        service, query, first = self._service, self._query, answers[0]
         if self._kind != "application/json":
             suffix, label = _SUFFIXES[self._kind], service.settings.label
             return await service.in_thread(_to_picture, first.image, first.detections, suffix, label)
         if names is None:
-            return await to_json(service, first.detections, masks)
-        return await service.in_thread(_to_results, [answer.detections for answer in answers], names, masks)
+            return await to_json(service, first.detections, query)
+        return await service.in_thread(_to_results, [answer.detections for answer in answers], names, query)
 
 
 def choose_kind(accept: str) -> Kind:
@@ -121,7 +121,7 @@ def choose_kind(accept: str) -> Kind:
     return best
 
 
-def to_dict(found: Detections, masks: Masks) -> dict[str, Any]:
+def to_dict(found: Detections, masks: Masks, tolerance: float = 0.0) -> dict[str, Any]:
     """Detections as JSON types: `Detections.as_dict`, or with outlines or nothing in place of its RLE."""
     fields = found.as_dict()
     if masks == "rle" or not fields["has_masks"]:
@@ -130,26 +130,25 @@ def to_dict(found: Detections, masks: Masks) -> dict[str, Any]:
     for entry in fields["detections"]:
         del entry["rle"]
     if masks == "polygons":
-        for entry, outlines in zip(fields["detections"], found.polygons(), strict=True):
+        for entry, outlines in zip(fields["detections"], found.polygons(tolerance=tolerance), strict=True):
             entry["polygons"] = [outline.tolist() for outline in outlines]
     return fields
 
 
-async def to_json(service: Service, found: Detections, masks: Masks) -> bytes:
+async def to_json(service: Service, found: Detections, query: Query) -> bytes:
     """A result as JSON; only polygons are worth a thread, as the rest holds the interpreter lock anyway."""
-    if masks == "polygons":
-        return await service.in_thread(_to_json, found, masks)
-    return _to_json(found, masks)
+    if query.masks == "polygons":
+        return await service.in_thread(_to_json, found, query)
+    return _to_json(found, query)
 
 
-def _to_json(found: Detections, masks: Masks) -> bytes:
-    return orjson.dumps(to_dict(found, masks))
+def _to_json(found: Detections, query: Query) -> bytes:
+    return orjson.dumps(to_dict(found, query.masks, query.tolerance))
 
 
-def _to_results(found: Sequence[Detections], names: Sequence[str], masks: Masks) -> bytes:
-    return orjson.dumps(
-        {"results": [{"name": n, **to_dict(each, masks)} for n, each in zip(names, found, strict=True)]}
-    )
+def _to_results(found: Sequence[Detections], names: Sequence[str], query: Query) -> bytes:
+    results = [to_dict(each, query.masks, query.tolerance) for each in found]
+    return orjson.dumps({"results": [{"name": n, **each} for n, each in zip(names, results, strict=True)]})
 
 
 def _to_picture(image: Image | torch.Tensor, found: Detections, suffix: str, label: str | None) -> bytes:

@@ -255,8 +255,9 @@ class Counting:
 
     def update(self, frame: Frame, found: Detections) -> Frame:
         """Count the next frame's detections, as `Line.update` does; returns the frame with `Frame.counts`."""
-        own = self._by_stream.setdefault(frame.stream, copy.deepcopy(self._counters))
-        return replace(frame, counts=[each.update(found, frame.time_s) for each in own])
+        if frame.stream not in self._by_stream:
+            self._by_stream[frame.stream] = copy.deepcopy(self._counters)
+        return replace(frame, counts=[each.update(found, frame.time_s) for each in self._by_stream[frame.stream]])
 
 
 def parse_counters(texts: Sequence[str]) -> list[Line | Zone]:

@@ -28,9 +28,6 @@ class Tracker:
             tracks, which loses fewer of them: detect with a lower threshold than is wanted, and pick afterwards.
         tuning: Its constants.
 
-    Attributes:
-        threshold: As above.
-
     Raises:
         InputError: The threshold is not as above.
 

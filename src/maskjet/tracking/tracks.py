@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from maskjet.jit import compiled
 from maskjet.tracking.strips import Ints, Strips, join_strips
 from maskjet.tracking.tuning import Tuning
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 _LEAST_AREA = 16.0  # pixels of a box, so that no size is 0
-_OPPOSITE = [2, 3, 0, 1]  # edges
 _TRACK = np.dtype(
     [
         ("edges", np.float64, 4),  # x1, y1, x2, y2 in pixels; each has a Kalman filter of its own
@@ -75,31 +75,16 @@ class Tracks:
     def predict(self, passed_s: float, is_lost: Bools, tuning: Tuning) -> None:
         """Move the tracks on by their speeds; those that are lost, bool [t], slow down."""
         rows = self.rows
-        if is_lost.any():
-            still_s = np.where(rows["is_covered"][is_lost], tuning.covered_still_s, tuning.still_s)[:, None]
-            first, second = rows["speeds"][is_lost, :2], rows["speeds"][is_lost, 2:]
-            middle = np.exp(-passed_s / still_s) * (first + second) / 2
-            half = np.exp(-10 * passed_s / tuning.still_s) * (second - first) / 2
-            rows["speeds"][is_lost] = np.concatenate([middle - half, middle + half], axis=1)
-        rows["edges"] += rows["speeds"] * passed_s
-        noise = (tuning.acceleration * sizes_of(rows["edges"]))[:, None] ** 2
-        place, both, speed = np.moveaxis(rows["spreads"], -1, 0)
-        place += passed_s * (2 * both + passed_s * speed) + noise * passed_s**3 / 3
-        both += passed_s * speed + noise * passed_s**2 / 2
-        speed += noise * passed_s
+        still_s = np.where(rows["is_covered"], tuning.covered_still_s, tuning.still_s)
+        slowing = np.where(is_lost, np.exp(-passed_s / still_s), 1)
+        shrinking = np.where(is_lost, np.exp(-10 * passed_s / tuning.still_s), 1)
+        _predict(rows["edges"], rows["speeds"], rows["spreads"], slowing, shrinking, passed_s, tuning.acceleration)
 
     def correct(self, chosen: Ints, boxes: Floats, is_hidden: Bools, tuning: Tuning) -> None:
         """Correct tracks, int64 [n], by the boxes that were found, [n, 4]; hidden edges move with the opposite ones."""
-        rows = self.rows[chosen]
-        edges, place, both, speed = rows["edges"], *np.moveaxis(rows["spreads"], -1, 0)
-        missed = boxes - edges
-        missed = np.where(is_hidden, np.where(is_hidden[:, _OPPOSITE], 0, missed[:, _OPPOSITE]), missed)
-        total = place + np.where(is_hidden, 4, 1) * (tuning.jitter * sizes_of(edges))[:, None] ** 2
-        gain, speed_gain = place / total, both / total
-        self.rows["edges"][chosen] = edges + gain * missed
-        self.rows["speeds"][chosen] += speed_gain * missed
-        after = (1 - gain) * place, (1 - gain) * both, speed - speed_gain * both
-        self.rows["spreads"][chosen] = np.stack(after, axis=-1)
+        rows = self.rows
+        variances = (tuning.jitter * sizes_of(rows["edges"][chosen])) ** 2
+        _correct(rows["edges"], rows["speeds"], rows["spreads"], chosen, boxes, is_hidden, variances)
 
     def take_masks(self, chosen: Ints, boxes: Floats, found: Strips, positions: Ints) -> None:
         """Give tracks, int64 [n], the masks at some positions, which belong to boxes [n, 4]."""
@@ -113,6 +98,62 @@ class Tracks:
         edges = self.rows["edges"]
         moves = np.rint((edges[:, :2] + edges[:, 2:]) / 2 - self.rows["anchor"]).astype(np.int64)
         return join_strips(self._masks, self.rows["mask_box"].copy(), self.rows["area"].copy()), moves
+
+
+@compiled(
+    "void(Array(float64, 2, 'A'), Array(float64, 2, 'A'), Array(float64, 3, 'A'), float64[::1], float64[::1], float64,"
+    " float64)"
+)
+def _predict(
+    edges: Floats,
+    speeds: Floats,
+    spreads: Floats,
+    slowing: Floats,
+    shrinking: Floats,
+    passed_s: float,
+    acceleration: float,
+) -> None:
+    for i in range(len(edges)):
+        for k in range(2):
+            middle = slowing[i] * (speeds[i, k] + speeds[i, k + 2]) / 2
+            half = shrinking[i] * (speeds[i, k + 2] - speeds[i, k]) / 2
+            speeds[i, k], speeds[i, k + 2] = middle - half, middle + half
+            edges[i, k] += speeds[i, k] * passed_s
+            edges[i, k + 2] += speeds[i, k + 2] * passed_s
+        area = max(edges[i, 2] - edges[i, 0], 0.0) * max(edges[i, 3] - edges[i, 1], 0.0)
+        noise = acceleration**2 * max(area, _LEAST_AREA)
+        for k in range(4):
+            _, both, speed = spreads[i, k]
+            spreads[i, k, 0] += passed_s * (2 * both + passed_s * speed) + noise * passed_s**3 / 3
+            spreads[i, k, 1] += passed_s * speed + noise * passed_s**2 / 2
+            spreads[i, k, 2] += noise * passed_s
+
+
+@compiled(
+    "void(Array(float64, 2, 'A'), Array(float64, 2, 'A'), Array(float64, 3, 'A'), int64[::1], float64[:, ::1],"
+    " boolean[:, ::1], float64[::1])"
+)
+def _correct(
+    edges: Floats,
+    speeds: Floats,
+    spreads: Floats,
+    chosen: Ints,
+    boxes: Floats,
+    is_hidden: Bools,
+    variances: Floats,
+) -> None:
+    for n, i in enumerate(chosen):
+        missed = boxes[n] - edges[i]
+        for k in range(4):
+            opposite = (k + 2) % 4
+            moved = missed[k] if not is_hidden[n, k] else 0.0 if is_hidden[n, opposite] else missed[opposite]
+            place, both, speed = spreads[i, k]
+            total = place + (4 if is_hidden[n, k] else 1) * variances[n]
+            edges[i, k] += place / total * moved
+            speeds[i, k] += both / total * moved
+            spreads[i, k, 0] = (1 - place / total) * place
+            spreads[i, k, 1] = (1 - place / total) * both
+            spreads[i, k, 2] = speed - both / total * both
 
 
 def sizes_of(boxes: Floats) -> Floats:

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from maskjet import coco_rle
 from maskjet.detections import Detections, check_finite
 from maskjet.errors import InputError
-from maskjet.files import TemporaryFile, replacing
+from maskjet.files import replacing
 from maskjet.label_options import LabelOptions
 from maskjet.media.frames import Frame
-from maskjet.media.sinks.coco import copy_lines
+from maskjet.media.sinks.coco import JsonList
 from maskjet.media.sinks.drawing_threads import beside
 from maskjet.media.sinks.folder import FolderSink, file_of, write_picture
 from maskjet.media.sinks.labels import outlines
-from maskjet.media.sinks.lines import TextFile
 from maskjet.version import __version__
 
 LABELME = ".labelme"
@@ -70,26 +69,22 @@ class LabelMeFiles(FolderSink):
         if drawn is None:
             kind, drawn = "rectangle", [[box.reshape(2, 2)] for box in detections.xyxy]
         shapes: list[dict[str, Any]] = []
-        for i, parts in enumerate(drawn):
+        for i, (name, parts) in enumerate(zip(detections.class_name.tolist(), drawn, strict=True)):
             text = f"{detections.confidence[i]:.3f}"
             if detections.track_id is not None and detections.track_id[i] >= 0:
                 text += f", track {detections.track_id[i]}"
             group = i if len(parts) > 1 else None
-            about: dict[str, Any] = {"label": str(detections.class_name[i]), "description": text, "group_id": group}
+            about: dict[str, Any] = {"label": name, "description": text, "group_id": group}
             shapes += [{**about, "points": part.tolist(), "shape_type": kind, "flags": {}} for part in parts]
         return shapes
 
 
-class LabelStudioTasks(TextFile):
+class LabelStudioTasks(JsonList):
     """A list of tasks to import into Label Studio, with a prediction each: a brush mask per detection, or a rectangle.
 
     They are for labelling with an Image "image" and BrushLabels, or RectangleLabels without masks, called "label".
-    Images are named by their paths from the working directory, for Label Studio's local storage. Tasks are written as
-    they come to a .partial.jsonl beside the file, as by `CocoJson`.
+    Images are named by their paths from the working directory, for Label Studio's local storage.
     """
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path, suffix=".jsonl")
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one frame's task; raises InputError if the frame is not of an image file, which a task is about."""
@@ -105,18 +100,12 @@ class LabelStudioTasks(TextFile):
         prediction = {
             "model_version": f"maskjet {__version__}",
             "score": float(np.mean(scores)) if scores else 0.0,
-            "result": [_region(detections, i, score) for i, score in enumerate(scores)],
+            "result": [_region(detections, i, name) for i, name in enumerate(detections.class_name.tolist())],
         }
-        self._append(json.dumps({"data": {"image": url}, "predictions": [prediction]}, allow_nan=False) + "\n")
-
-    def _finish(self, temporary: TemporaryFile) -> None:
-        with replacing(self._path) as whole:
-            copy_lines(temporary.path, b"", whole)
-            whole.write(b"\n")
-        temporary.remove()
+        self._add([{"data": {"image": url}, "predictions": [prediction]}])
 
 
-def _region(detections: Detections, i: int, score: float) -> dict[str, Any]:
+def _region(detections: Detections, i: int, name: str) -> dict[str, Any]:
     """A detection as Label Studio has it."""
     height, width = detections.image_size
     if detections.rle is None:
@@ -131,11 +120,11 @@ def _region(detections: Detections, i: int, score: float) -> dict[str, Any]:
         "type": kind,
         "from_name": "label",
         "to_name": "image",
-        "score": score,
+        "score": float(detections.confidence[i]),
         "original_width": width,
         "original_height": height,
         "image_rotation": 0,
-        "value": {**value, kind: [str(detections.class_name[i])]},
+        "value": {**value, kind: [name]},
     }
 
 

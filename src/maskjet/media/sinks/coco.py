@@ -26,7 +26,32 @@ _ENTRIES_AT_ONCE = 1000
 _OPTIONS = LabelOptions()
 
 
-class CocoJson(TextFile):
+class JsonList(TextFile):
+    """A JSON file made of entries that come one by one.
+
+    Entries are written as they come, one JSON object per line, to a .partial.jsonl beside the file, so that memory does
+    not grow and entries survive a crash. `close` builds the file from them.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, suffix=".jsonl")
+
+    def _add(self, entries: list[dict[str, Any]]) -> None:
+        """Write one frame's entries."""
+        self._append("".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries))
+
+    def _finish(self, temporary: TemporaryFile) -> None:
+        with replacing(self._path) as whole:
+            self._build(temporary.path, whole)
+            whole.write(b"\n")
+        temporary.remove()
+
+    def _build(self, entries: Path, whole: TemporaryFile) -> None:
+        """Build the file from its entries: their list."""
+        _copy(entries, b"", whole)
+
+
+class CocoJson(JsonList):
     """A COCO data set: images, categories, and annotations with a score each; or a results list.
 
     A file in .segm.json or .bbox.json is a list of results of that kind, for pycocotools' loadRes. A data set's
@@ -37,13 +62,10 @@ class CocoJson(TextFile):
     unchanged; or the options give classes their ids, and leave out others. Masks are RLE, or polygons along the pixels'
     edges, as pycocotools reads them, whose area is theirs. With tracking, annotations have their track_id, sources are
     listed as videos, and images have video_id and frame_id, their index in it, as in data sets of video.
-
-    Entries are written as they come, one JSON object per line, to a .partial.jsonl beside the file, so that memory does
-    not grow and entries survive a crash. `close` builds the data set from them.
     """
 
     def __init__(self, path: str, options: LabelOptions = _OPTIONS, *, counts_images: bool = False) -> None:
-        super().__init__(path, suffix=".jsonl")
+        super().__init__(path)
         self._options, self._counts_images = options, counts_images
         self._kind = _KINDS.get(Path(Path(path).stem).suffix.lower())
         self._annotations = 0
@@ -84,9 +106,6 @@ class CocoJson(TextFile):
             entries.append({"id": self._annotations, **entry})
         self._add(entries)
 
-    def _add(self, entries: list[dict[str, Any]]) -> None:
-        self._append("".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries))
-
     def _new_categories(self, detections: Detections) -> list[dict[str, Any]]:
         """Entries of classes not seen yet: the model's named ones, and unnamed ones that were detected."""
         named, chosen = detections.class_names, self._options.coco_categories
@@ -103,23 +122,20 @@ class CocoJson(TextFile):
         self._ids |= {n: n + self._first_id if chosen is None else chosen[names[n]] for n in new}
         return [{"name": names[n], "id": self._ids[n]} for n in new]
 
-    def _finish(self, temporary: TemporaryFile) -> None:
+    def _build(self, entries: Path, whole: TemporaryFile) -> None:
         """Build the data set, or the list of results, from the entries."""
-        with replacing(self._path) as whole:
-            if self._kind:
-                copy_lines(temporary.path, b"", whole)
-            else:
-                for name, start in _STARTS.items():
-                    if name == "videos" and not self._videos:
-                        continue
-                    whole.write(f'{"{" if name == "images" else ","}"{name}": '.encode())
-                    copy_lines(temporary.path, start, whole)
-                whole.write(b"}")
-            whole.write(b"\n")
-        temporary.remove()
+        if self._kind:
+            super()._build(entries, whole)
+            return
+        for name, start in _STARTS.items():
+            if name == "videos" and not self._videos:
+                continue
+            whole.write(f'{"{" if name == "images" else ","}"{name}": '.encode())
+            _copy(entries, start, whole)
+        whole.write(b"}")
 
 
-def copy_lines(entries: Path, start: bytes, whole: TemporaryFile) -> None:
+def _copy(entries: Path, start: bytes, whole: TemporaryFile) -> None:
     """Copy the entries whose lines begin with `start` as a list."""
     separator = b"[\n"
     with entries.open("rb") as file:

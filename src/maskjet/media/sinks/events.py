@@ -120,6 +120,13 @@ class EventDelivery(Sink):
         return False
 
 
+class _NoRedirects(web.HTTPRedirectHandler):
+    """Takes a redirect for a refusal: the text is not posted again, and the password is for this host."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
 def _posting(parts: SplitResult) -> Callable[[str], bool]:
     """A function that posts a text and tells whether it was taken; raises any exception if another try may help."""
     url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
@@ -127,17 +134,17 @@ def _posting(parts: SplitResult) -> Callable[[str], bool]:
     if parts.username is not None:
         user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         headers["Authorization"] = f"Basic {base64.b64encode(user.encode()).decode()}"
+    opener = web.build_opener(_NoRedirects)
 
     def post(text: str) -> bool:
-        request = web.Request(url, text.encode(), headers)
         try:
-            with web.urlopen(request, timeout=_TIMEOUT_S) as reply:
-                return bool(reply.url == request.full_url)  # after a redirect the text is not sent again
+            opener.open(web.Request(url, text.encode(), headers), timeout=_TIMEOUT_S).close()
         except HTTPError as error:
             error.close()
             if error.code >= 500 or error.code in (408, 429):
                 raise
             return False
+        return True
 
     return post
 

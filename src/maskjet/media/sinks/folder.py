@@ -73,11 +73,7 @@ def safe_name(text: str, otherwise: str = "source") -> str:
 
 
 class PictureNames:
-    """Chooses a path of its own for each frame's picture, or other file: none that is taken, by others or by itself.
-
-    The path is a folder or single picture, as in `AnnotatedImages`; `below` is a folder in it that the files lie in,
-    and then sub-folders called images are not kept. Without a suffix of all files each keeps its own, or gets .jpg.
-    """
+    """Chooses a path of its own for each frame's picture or other file; arguments are those of `FolderSink`."""
 
     def __init__(
         self, path: str, taken: set[Path], *, root: Path | None = None, suffix: str | None = None, below: str = ""
@@ -116,7 +112,13 @@ class PictureNames:
 class FolderSink(Sink):
     """Files of a folder, made if missing, some made in threads; each is whole or does not exist.
 
-    Files of sources are not overwritten; other arguments are those of `PictureNames`.
+    Args:
+        path: Path of the folder, made if missing, or of one picture.
+        suffix: Suffix of the files; None for the picture's own, or .jpg.
+        below: Folder in `path` that the files lie in; sub-folders called images are not kept then.
+        taken: Paths that other sinks write; own ones are added.
+        sources: Files that must not be overwritten.
+        root: Folder whose sub-folders are kept, for images in them; see `Source.root`.
     """
 
     def __init__(

@@ -34,8 +34,7 @@ class YoloLabels(FolderSink):
     trainer takes from one is the mask's. Of a mask in several parts it is the outline of the largest, as a trainer
     takes each line for an instance and its extent for its box. A frame without detections has an empty file. Files are
     named like annotated images: by their image, or by video and frame number. data.yaml has a name for each class id
-    from 0, as the trainer wants it; ids without a name are their own.
-    Images that lie in images/ already stay. Arguments are those of `FolderSink`, but for the options.
+    from 0, as the trainer wants it; ids without a name are their own. Images that lie in images/ already stay.
     """
 
     def __init__(self, path: str, options: LabelOptions = _OPTIONS, **others: Any) -> None:

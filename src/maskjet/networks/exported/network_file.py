@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,8 +15,7 @@ import torch
 from maskjet import limits
 from maskjet.errors import CheckpointError, InputError, translate_errors
 from maskjet.networks.exported.metadata import ENGINES, ONNX, Metadata, Precision, properties_of, read_onnx
-from maskjet.networks.exported.rfdetr_files import rfdetr_spec
-from maskjet.spec import ModelSpec, shown
+from maskjet.spec import COCO_CLASS_NAMES, SPECS, ModelSpec, shown
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 _PRECISIONS: Mapping[torch.dtype, Precision] = {torch.float32: "fp32", torch.float16: "fp16"}
 # Names of the outputs in the files that maskjet and rfdetr write, in the order of `NetworkOutput`'s fields.
 _OURS, _RFDETRS = ("logits", "boxes_cxcywh", "mask_logits"), ("labels", "dets", "masks")
+_COCO_LOGITS = 91
 _OPSETS = range(13, 27)
 """Opsets of ONNX 1.8 to 1.21; with older ones, other operators have the same names."""
 
@@ -171,6 +171,38 @@ def _describe(path: Path, proto: ModelProto, files: Sequence[Path]) -> NetworkFi
     first, *others = _match(spec, [images, *outputs])
     read = dict.fromkeys([path, *files])  # an engine, too
     return NetworkFile(path, tuple(read), spec, _PRECISIONS[images.dtype], first, tuple(others), batch)
+
+
+def rfdetr_spec(input_hw: tuple[int, int], outputs: Sequence[tuple[int | None, ...]]) -> ModelSpec:
+    """The spec of a network that rfdetr 1.11 exported.
+
+    It is that of the named size with these queries and this input; or else that of one whose patches fill the input.
+    91 logits are COCO's classes; other classes have no names. Mean and std are ImageNet's, and frames are stretched, as
+    rfdetr's are. `outputs` are the shapes after the batch of logits, boxes and, if it has them, mask logits; None for a
+    size that is free.
+
+    Raises:
+        InputError: No RF-DETR has such shapes.
+    """
+    queries, classes = outputs[0] if len(outputs[0]) == 2 else (None, None)
+    if queries is None or classes is None:
+        raise InputError(f"labels must be [batch, queries, classes], got {shown(list(outputs[0]))} after the batch.")
+    fitting = [
+        spec
+        for spec in SPECS.values()
+        if spec.has_masks == (len(outputs) > 2)
+        and not any(side % (spec.patch_size * spec.windows) for side in input_hw)
+    ]
+    if not fitting:
+        raise InputError(f"its input must have sides that patches of RF-DETR fill, got {shown(list(input_hw))}.")
+    closest = min(fitting, key=lambda spec: (spec.queries != queries, spec.input_hw != input_hw))
+    return replace(
+        closest,
+        input_size=input_hw,
+        queries=queries,
+        class_logits=classes,
+        class_names=COCO_CLASS_NAMES if classes == _COCO_LOGITS else {},
+    )
 
 
 class _Value(NamedTuple):

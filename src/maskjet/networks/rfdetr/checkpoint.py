@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskjet.errors import CheckpointError
+from maskjet.networks.rfdetr.hugging_face import WEIGHTS, find_weights, read_folder
 from maskjet.networks.rfdetr.model_config import build_spec, read_config, states_everything
 from maskjet.networks.rfdetr.network import RFDETR
 from maskjet.networks.state_dict import NoInitialisation, check_state, copy_finite, named_tensors, unwrap
@@ -52,20 +53,21 @@ class Checkpoint:
     """The full architecture, if the file carries one (maskjet's own safetensors do)."""
     model_name: str | None
     """rfdetr's class name, e.g. "RFDETRSegNano", if the file carries it."""
-    class_names: tuple[str, ...] | None
+    class_names: Mapping[int, str]
     """Names by class id, if the file carries them; printable."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """Fields of ModelSpec that rfdetr's ModelConfig or arguments in the file state."""
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read .safetensors, or a file of rfdetr: a dictionary with "model", or Lightning's with "state_dict".
+    """Read .safetensors, a folder of transformers, or a file of rfdetr: a dictionary with "model" or "state_dict".
 
     Raises:
         CheckpointError: The file is missing, truncated, not a weights file, larger than `limits.checkpoint_bytes`, made
             for an architecture that this network does not have, or holds code.
     """
     with reading(path, _EXPECTED):
+        path = find_weights(path) if path.is_dir() else path
         check_is_file(path)
         return _read_safetensors(path) if is_safetensors(path, _EXPECTED) else _read_torch(path)
 
@@ -73,12 +75,14 @@ def read_checkpoint(path: Path) -> Checkpoint:
 def _read_safetensors(path: Path) -> Checkpoint:
     state, metadata = open_safetensors(path)
     fields = read_json(metadata, "spec", path)
+    config, names = read_folder(path.parent) if fields is None and path.name == WEIGHTS else ({}, {})
     return Checkpoint(
         path=path,
         state=_unwrap(state),
         spec=None if fields is None else ModelSpec.from_dict(fields),
         model_name=metadata.get("model_name"),
-        class_names=_read_class_names(read_json(metadata, "class_names", path)),
+        class_names=names or _read_class_names(read_json(metadata, "class_names", path)),
+        config=config and config | {"has_masks": any(name.startswith("segmentation_head.") for name in state)},
     )
 
 
@@ -109,6 +113,11 @@ def _as_dict(value: Any) -> dict[Any, Any]:
 def _unwrap(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Give parameters rfdetr's names, without the wrappers they were saved in."""
     for name in state:
+        if "backbone.backbone." in name:
+            raise CheckpointError(
+                "weights must have rfdetr's names, these have those of transformers' modules. Save the model there by "
+                "save_pretrained(FOLDER), which writes rfdetr's."
+            )
         if ".lora_" in name or ".base_model.model." in name:
             raise CheckpointError(
                 "weights must not hold LoRA adapters (backbone_lora), these do. Merge them with rfdetr: "
@@ -117,15 +126,15 @@ def _unwrap(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return unwrap(state, _CLASS_BIAS)
 
 
-def _read_class_names(names: Any) -> tuple[str, ...] | None:
-    """Make class names printable; whole numbers are names, too."""
+def _read_class_names(names: Any) -> dict[int, str]:
+    """Make class names printable, by position; whole numbers are names, too."""
     if names is None:
-        return None
+        return {}
     if isinstance(names, str):  # rfdetr takes it, too
         names = [names]
     if not isinstance(names, list | tuple) or not all(type(name) in (str, int) for name in names):
         raise CheckpointError(f"class_names must be a list of texts, got {shown(names)}.")
-    return tuple(sanitise(name if isinstance(name, str) else shown(name)) for name in names)
+    return dict(enumerate(sanitise(name if isinstance(name, str) else shown(name)) for name in names))
 
 
 def resolve_spec(checkpoint: Checkpoint, size: ModelSpec | None = None) -> ModelSpec:
@@ -202,7 +211,7 @@ def _recognise(checkpoint: Checkpoint) -> ModelSpec | None:
 def _describe(checkpoint: Checkpoint, base: ModelSpec | None) -> ModelSpec:
     """The spec of a checkpoint: a named size, changed by the file's fields and its tensors' shapes."""
     class_logits = checkpoint.state[_CLASS_BIAS].shape[0]
-    names: Mapping[int, str] = dict(enumerate(checkpoint.class_names or ()))
+    names = checkpoint.class_names
     # As in rfdetr: COCO's ids have gaps if the names are none or COCO's whole list; others are names by position.
     if class_logits == SPECS["rf-detr-nano"].class_logits and [*names.values()] in ([], [*COCO_CLASS_NAMES.values()]):
         names = COCO_CLASS_NAMES

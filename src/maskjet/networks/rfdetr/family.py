@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -55,7 +56,13 @@ def load(
     if not path.exists() and path.suffix not in _SUFFIXES and len(path.parts) < 2:
         end = suggest(name, (_DEMO, *_NAMED))
         raise InputError(f"model must be a name or a checkpoint's path, got {name!r}{end}")
-    check_is_file(path, "model")
+    if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", name) and path.suffix not in _SUFFIXES:
+        raise InputError(
+            f"model must be a name or a path, got {name!r}, where nothing is; maskjet downloads nothing. "
+            f"A model of Hugging Face's comes by hf download {name} --local-dir {path.name}; then load {path.name!r}."
+        )
+    if not path.is_dir():
+        check_is_file(path, "model")
     return _fill(path, None, input_size)
 
 

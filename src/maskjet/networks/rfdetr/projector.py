@@ -14,8 +14,8 @@ from maskjet.spec import ModelSpec
 class ChannelNorm(nn.LayerNorm):
     """Layer norm over the channels of an image [B, C, H, W]."""
 
-    def __init__(self, channels: int) -> None:
-        super().__init__(channels, eps=1e-6)
+    def __init__(self, channels: int, eps: float = 1e-6) -> None:
+        super().__init__(channels, eps=eps)
 
     def forward(self, image: Tensor) -> Tensor:
         """Normalise every pixel over its channels."""
@@ -25,10 +25,10 @@ class ChannelNorm(nn.LayerNorm):
 class _Conv(nn.Module):
     """Convolution, channel norm (named `bn` in the checkpoints), SiLU."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: int) -> None:
+    def __init__(self, inputs: int, outputs: int, kernel: int, eps: float) -> None:
         super().__init__()
         self.conv = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=False)
-        self.bn = ChannelNorm(outputs)
+        self.bn = ChannelNorm(outputs, eps)
 
     def forward(self, image: Tensor) -> Tensor:
         return F.silu(self.bn(self.conv(image.contiguous())))
@@ -40,13 +40,14 @@ class _C2f(nn.Module):
     A bottleneck is two 3×3 convolutions in a row.
     """
 
-    def __init__(self, inputs: int, outputs: int, blocks: int = 3) -> None:
+    def __init__(self, inputs: int, outputs: int, eps: float, blocks: int = 3) -> None:
         super().__init__()
         half = outputs // 2
-        self.cv1 = _Conv(inputs, 2 * half, 1)
-        self.cv2 = _Conv((2 + blocks) * half, outputs, 1)
+        self.cv1 = _Conv(inputs, 2 * half, 1, eps)
+        self.cv2 = _Conv((2 + blocks) * half, outputs, 1, eps)
         self.m = nn.ModuleList(
-            nn.Sequential(OrderedDict(cv1=_Conv(half, half, 3), cv2=_Conv(half, half, 3))) for _ in range(blocks)
+            nn.Sequential(OrderedDict(cv1=_Conv(half, half, 3, eps), cv2=_Conv(half, half, 3, eps)))
+            for _ in range(blocks)
         )
 
     def forward(self, image: Tensor) -> Tensor:
@@ -62,7 +63,7 @@ class Projector(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        fuse = _C2f(spec.backbone_width * len(spec.feature_layers), spec.hidden_dim)
+        fuse = _C2f(spec.backbone_width * len(spec.feature_layers), spec.hidden_dim, spec.projector_eps)
         self.stages = nn.ModuleList([nn.Sequential(fuse, ChannelNorm(spec.hidden_dim))])
 
     def forward(self, features: list[Tensor]) -> Tensor:
