@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import pickle
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -52,10 +52,12 @@ class Clip:
     """Of "masks" and "boxes": per frame float64 [things, detections], intersection over union."""
 
 
-def clips(folder: Path, purpose: str, kind: str, device: str = "auto") -> Iterator[tuple[str, Clip]]:
-    """The videos of a purpose with detections of a kind, by name; those not in the folder are made."""
+def clips(
+    folder: Path, purpose: str, kind: str, device: str = "auto", only: Collection[str] | None = None
+) -> Iterator[tuple[str, Clip]]:
+    """The videos of a purpose, all or some kinds, with detections of a kind, by name; those not there are made."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in KINDS:
+    for name in only or KINDS:
         for number in VIDEOS[purpose]:
             path = folder / f"{name}_{number}_{kind}.pickle"
             if not path.exists():
