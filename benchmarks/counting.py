@@ -31,14 +31,15 @@ def count(clip: Clip, found: Iterable[Detections]) -> Counts:
     height, width = clip.truth[0].things.image_size
     corners = [(0.2, 0.45), (0.8, 0.45), (0.8, 0.85), (0.2, 0.85)]
     counters = [
-        Line((0, 0.6 * height), (width, 0.6 * height), name="line across"),
-        Line((0.5 * width, 0.3 * height), (0.5 * width, height), name="line along"),
+        Line((0, 0.6 * height), (width, 0.6 * height), name="across"),
+        Line((0.5 * width, 0.3 * height), (0.5 * width, height), name="along"),
         Zone([(x * width, y * height) for x, y in corners]),
     ]
     counts = Counts()
     for truth, each in zip(clip.truth, found, strict=True):
         for counter in counters:
-            counts.update((counter.name, event.direction) for event in counter.update(each, truth.time_s).events)
+            what = "zone" if isinstance(counter, Zone) else "lines"
+            counts.update((what, event.direction) for event in counter.update(each, truth.time_s).events)
     return counts
 
 
@@ -58,18 +59,20 @@ def main(
 ) -> None:
     """Count in drawn streets; --only names kinds of videos."""
     check_names(only or (), KINDS)
-    print("| detections | counter | truth | counted | off by | off by video and direction |\n|---|---|---|---|---|---|")
-    for kind in ("perfect", "demo"):
-        true, counted, wrong = Counter[str](), Counter[str](), Counter[str]()
-        for _, clip in clips(folder, "held-out", kind, device, only):
-            expected, actual = count(clip, (truth.things for truth in clip.truth)), count(clip, track(clip))
-            for name, way in {**expected, **actual}:
-                true[name] += expected[name, way]
-                counted[name] += actual[name, way]
-                wrong[name] += abs(expected[name, way] - actual[name, way])
-        for name in true:
-            off = 100 * (counted[name] - true[name]) / true[name]
-            print(f"| {kind} | {name} | {true[name]} | {counted[name]} | {off:+.1f} % | {wrong[name]} |", flush=True)
+    print("| videos | detections | at | truth | counted | off by | by video and direction |")
+    print("|---" * 7 + "|")
+    for name in only or KINDS:
+        for kind in ("perfect", "demo"):
+            true, counted, apart = Counter[str](), Counter[str](), Counter[str]()
+            for _, clip in clips(folder, "held-out", kind, device, [name]):
+                expected, actual = count(clip, (truth.things for truth in clip.truth)), count(clip, track(clip))
+                for key in {**expected, **actual}:
+                    true[key[0]] += expected[key]
+                    counted[key[0]] += actual[key]
+                    apart[key[0]] += abs(expected[key] - actual[key])
+            for what, number in true.items():
+                off = 100 * (counted[what] - number) / max(number, 1)
+                print(f"| {name} | {kind} | {what} | {number} | {counted[what]} | {off:+.1f} % | {apart[what]} |")
 
 
 if __name__ == "__main__":
