@@ -148,6 +148,7 @@ def test_every_example_runs(tmp_path, monkeypatch, capsys):
         ("parity dump a.npz --imgsz 312x312", "--input-size)"),
         ("info --vid-stride 2", "No such option: --vid-stride"),  # it has no --every
         ("run a.mp4 --outp b.mp4", "--out)"),
+        ("run a.mp4 --show=1", "Option '--show' does not take a value."),
     ],
 )
 def test_words_of_other_tools_and_misspelt_ones_are_answered_with_ours(line, suggestion, capsys):
