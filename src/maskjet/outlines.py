@@ -31,17 +31,21 @@ def trace(
     if along == "edges":
         mask = mask.repeat(2, axis=0).repeat(2, axis=1)
     traced, hierarchy = cv2.findContours(mask, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE)
-    contours = [np.asarray(line[:, 0], np.int32) for line in traced]
-    lines = [_simplify(_to_edges(line) if along == "edges" else line, tolerance) for line in contours]
+
+    def line_of(i: int) -> Line:
+        line = np.asarray(traced[i][:, 0], np.int32)
+        return _simplify(_to_edges(line) if along == "edges" else line, tolerance)
+
     found: list[Line] = []
-    for i, line in enumerate(lines):
+    for i in range(len(traced)):
         _, _, child, parent = hierarchy[0, i]
+        if parent >= 0:
+            continue
         own = []
         while child >= 0 and holes != "fill":
-            own.append(lines[child])
+            own.append(line_of(child))
             child = hierarchy[0, child, 0]
-        if parent < 0:
-            found += [_cut_open(line, own)] if holes == "cut" else [line, *own]
+        found += [_cut_open(line_of(i), own)] if holes == "cut" else [line_of(i), *own]
     return found
 
 
