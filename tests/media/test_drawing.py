@@ -95,7 +95,7 @@ class TestStyle:
             *((name, [1, None, "yes"], "True or False, got (1|None|'yes')") for name in SWITCHES),
             ("line_width", [0, -1.0, math.nan, math.inf, True, "2"], "a number of pixels above 0, or None, got .*"),
             ("color_by", ["track", "Class", None, ["class"]], "'class' or 'instance', got .*"),
-            ("label", [7, "a\nb", "x" * 101, b"{name}"], "a text of at most 100 printable characters, got .*"),
+            ("label", [7, ["a"], "a\nb", "x" * 101, b"{name}"], "a text of at most 100 printable characters, got .*"),
             (
                 "palette",
                 ["car", {"car": "red"}],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import compress
 
 import cv2
 import numpy as np
@@ -95,20 +96,16 @@ def _letters(measures: Measures) -> tuple[int, int]:
 
 def _texts(detections: Instances, style: DrawStyle) -> list[tuple[str, str, str]]:
     """Name of each label, empty if not written, and the texts before and behind it."""
-    words, texts = parse_template(style.template), []
+    words, forms, texts = parse_template(style.template), {}, []
     ids = [-1] * len(detections) if detections.track_id is None else detections.track_id.tolist()
     columns = detections.class_name.tolist(), detections.confidence.tolist(), ids, detections.class_id.tolist()
     for name, score, number, class_id in zip(*columns, strict=True):
-        values = {
-            "name": _NAME,
-            "confidence": score if math.isfinite(score) else None,
-            "track": number if number >= 0 else None,
-            "class_id": class_id,
-        }
-        written = [
-            word.format_map(values) for word, fields in words if all(values[each] is not None for each in fields)
-        ]
-        before, has_name, after = " ".join(written).partition(_NAME)
+        lacks = not math.isfinite(score), number < 0
+        if lacks not in forms:
+            missing = {*compress(("confidence", "track"), lacks)}
+            forms[lacks] = " ".join(word for word, fields in words if missing.isdisjoint(fields))
+        written = forms[lacks].format(name=_NAME, confidence=score, track=number, class_id=class_id)
+        before, has_name, after = written.partition(_NAME)
         shown = _drawable(name) if has_name else ""
         texts.append((shown, before, after.replace(_NAME, shown)))
     return texts
