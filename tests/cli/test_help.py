@@ -158,6 +158,13 @@ def test_words_of_other_tools_and_misspelt_ones_are_answered_with_ours(line, sug
     assert ("--every" in err) is ("--every" in suggestion)
 
 
+@pytest.mark.parametrize("line", ["run --track", "job merge nothing --track"])
+def test_a_flag_is_one_whatever_values_another_command_lets_it_have(line, capsys):
+    _, _, err = call(capsys, "maskjet", *line.split())
+    assert "--track" not in err
+    assert "track must be" not in err
+
+
 def test_suggestions_are_commands_and_options_that_there_are():
     assert {tuple(meant.split()) for meant in suggesting._COMMANDS.values()} <= ALL.keys()
     assert not suggesting._COMMANDS.keys() & {words[0] for words in ALL if words}

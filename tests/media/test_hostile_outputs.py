@@ -106,7 +106,7 @@ class TestInterrupted:
                 sinks.write(frame, some_detections(1))
             shutil.copy(f"a.partial{suffix}", f"killed{suffix}")
         # A second, seven frames that wait or are drawn, and nine that the encoder holds back.
-        assert len(images(f"killed{suffix}")) >= 60 - 10 - 16
+        assert len(images(f"killed{suffix}")) >= 60 - 11 - 16
         assert len(images(f"a{suffix}")) == 60
 
     def test_an_error_leaves_what_was_there_and_what_was_written(self):

@@ -34,7 +34,7 @@ def smooth(
     has a gap, its box is interpolated, and the nearest mask is moved and scaled with it. What is seen in too few frames
     is removed, unless it is there in the first or the last one.
 
-    Memory is 48 bytes per detection. Masks are kept as RLE, 64 MB in memory, more in a temporary file.
+    Memory is 150 bytes per detection. Masks are kept as RLE, 64 MB in memory, more in a temporary file.
 
     Args:
         results: Tracked detections of each frame in order, with the frame's time in seconds; None is 1/30 s after the
@@ -59,7 +59,7 @@ def smooth(
         >>> images = [street.frame(index).image for index in range(3)]
         >>> found = [(found, index / 30) for index, (_, found) in enumerate(model.stream(images, track=True))]
         >>> missed = [found[0], (found[1][0][:0], 1 / 30), found[2]]
-        >>> [bool(each.filled.all()) for each in smooth(missed)]
+        >>> [bool(each.filled.any()) for each in smooth(missed)]
         [False, True, False]
     """
     for name, value in (("threshold", threshold), ("longest_s", longest_s), ("shortest", shortest)):

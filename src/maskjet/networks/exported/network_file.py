@@ -38,7 +38,7 @@ class Port(NamedTuple):
     """Its sizes after the batch."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class NetworkFile:
     """A network in an exported file; `Network` of its family."""
 
