@@ -58,7 +58,7 @@ def smooth(
         >>> street = maskjet.traffic.Street(seed=3, size_hw=(360, 640))
         >>> images = [street.frame(index).image for index in range(3)]
         >>> found = [(found, index / 30) for index, (_, found) in enumerate(model.stream(images, track=True))]
-        >>> missed = [found[0], (found[1][:0], 1 / 30), found[2]]
+        >>> missed = [found[0], (found[1][0][:0], 1 / 30), found[2]]
         >>> [bool(each.filled.any()) for each in smooth(missed)]
         [False, True, False]
     """
