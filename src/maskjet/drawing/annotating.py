@@ -20,7 +20,7 @@ from maskjet.media.counts import Count, describe_count
 
 _FILL = 108  # opacity of a mask's inside, in 256ths
 _SHIFT = 4  # binary digits of a pixel's fractions in OpenCV's coordinates
-_WHITE, _DARK = [255, 255, 255], [20, 24, 28]
+_WHITE, _DARK = (255, 255, 255), (20, 24, 28)
 _ARROW = 12  # times a line's width, its length
 
 
@@ -53,7 +53,7 @@ def annotate(
         rgb = colour_instances(xyxy, detections.class_id, (height, width), is_by_class=style.color_by == "class")
     for name, colour in (style.palette or {}).items():
         rgb[detections.class_name == name] = np.array(parse_colour(colour), np.uint8)
-    colours = rgb.tolist()
+    colours = [*map(tuple, rgb.tolist())]
     frames = _frames(xyxy, (height, width), measures.line)
     if detections.rle is not None and (style.masks or style.outlines):
         runs = keep_in_runs(to_runs(detections.rle, (height, width)), detections.xyxy, style.mask_pixels)

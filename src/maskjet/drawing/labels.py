@@ -75,7 +75,7 @@ def place_label(text: str, middle: NDArray[np.floating], size_hw: tuple[int, int
     return Label(-1, text, (left, top, left + int(size[0]), top + int(size[1])))
 
 
-def write_label(canvas: NDArray[np.uint8], label: Label, colour: list[int], measures: Measures) -> None:
+def write_label(canvas: NDArray[np.uint8], label: Label, colour: tuple[int, ...], measures: Measures) -> None:
     """Write a label's text on its plate of a colour."""
     left, top, _, _ = label.plate
     start = left + measures.pad, top + _letters(measures)[0] + measures.pad // 8

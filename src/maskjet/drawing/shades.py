@@ -13,7 +13,6 @@ Shades by rank of confidence do that for 18 %, by rank from left to right 12 %, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -74,7 +73,8 @@ def colour_tracks(track_id: NDArray[np.int64]) -> NDArray[np.uint8]:
     return np.where(track_id[:, None] < 0, np.uint8(_GREY), hues)
 
 
-def letters_on(colour: Sequence[int]) -> tuple[int, int, int]:
+@lru_cache(maxsize=4096)
+def letters_on(colour: tuple[int, ...]) -> tuple[int, int, int]:
     """The RGB colour of letters with the higher contrast to a background."""
     linear = [(value / 255 / 12.92 if value <= 10 else ((value / 255 + 0.055) / 1.055) ** 2.4) for value in colour]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

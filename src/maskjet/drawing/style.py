@@ -7,6 +7,7 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import compress
 from typing import Any, Literal, cast, get_args
 
@@ -217,7 +218,7 @@ def _check_count(name: str, value: Any, expected: str, most: float) -> int | Non
     return number
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # hashed twice per label
 class Measures:
     """Sizes in pixels that suit an image; see `measure`."""
 
@@ -231,6 +232,7 @@ class Measures:
     """Space between a label's text and its sides."""
 
 
+@lru_cache
 def measure(size_hw: tuple[int, int], line_width: float | None) -> Measures:
     """Choose sizes for an image, in proportion to its sides in pixels; letters never get too small to be read."""
     height, width = size_hw

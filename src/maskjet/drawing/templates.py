@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from string import Formatter
 
 from maskjet.errors import InputError
@@ -16,6 +17,7 @@ _WORD = re.compile(rf"(?:[^{{}}]|{{{{|}}}}|{{name}}|{{(?:confidence|track|class_
 _LONGEST = 100  # characters of a template
 
 
+@lru_cache(maxsize=64)
 def parse_template(template: str) -> Sequence[tuple[str, frozenset[str]]]:
     """The words of a template between its blanks, each with the names of its fields; or raises InputError."""
     if not isinstance(template, str) or not template.isprintable() or len(template) > _LONGEST:
