@@ -342,7 +342,7 @@ class TestColours:
 
     def test_letters_have_contrast_on_every_colour(self):
         grid = np.stack(np.meshgrid(*[range(0, 256, 15)] * 3), axis=-1).reshape(-1, 3).tolist()
-        for colour in grid + [list(class_colour(class_id)) for class_id in range(90)]:
+        for colour in [*map(tuple, grid), *map(class_colour, range(90))]:
             low, high = sorted(to_linear(rgb) @ [0.2126, 0.7152, 0.0722] for rgb in (colour, letters_on(colour)))
             assert (high + 0.05) / (low + 0.05) >= 4
         assert letters_on((255, 255, 255)) != letters_on((0, 0, 0))
@@ -427,7 +427,7 @@ class TestLabels:
             measures = measure(size, None)
             canvas = np.zeros((*size, 3), np.uint8)
             annotating.draw_frames(canvas, np.array([label.plate]), np.full((1, 3), 255, np.uint8), size[0])
-            labels.write_label(canvas, label, [255, 255, 255], measures)
+            labels.write_label(canvas, label, (255, 255, 255), measures)
             left, top, right, bottom = label.plate
             outside = canvas.any(axis=-1)
             outside[top:bottom, left:right] = False

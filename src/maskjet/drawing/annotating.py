@@ -51,9 +51,9 @@ def annotate(
         rgb = colour_tracks(detections.track_id)
     else:
         rgb = colour_instances(xyxy, detections.class_id, (height, width), is_by_class=style.color_by == "class")
-    for name, colour in (style.palette or {}).items():
-        rgb[detections.class_name == name] = np.array(parse_colour(colour), np.uint8)
-    colours = [*map(tuple, rgb.tolist())]
+    for name, chosen in (style.palette or {}).items():
+        rgb[detections.class_name == name] = np.array(parse_colour(chosen), np.uint8)
+    colours = [(red, green, blue) for red, green, blue in rgb.tolist()]
     frames = _frames(xyxy, (height, width), measures.line)
     if detections.rle is not None and (style.masks or style.outlines):
         runs = keep_in_runs(to_runs(detections.rle, (height, width)), detections.xyxy, style.mask_pixels)

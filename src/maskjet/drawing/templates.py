@@ -17,7 +17,6 @@ _WORD = re.compile(rf"(?:[^{{}}]|{{{{|}}}}|{{name}}|{{(?:confidence|track|class_
 _LONGEST = 100  # characters of a template
 
 
-@lru_cache(maxsize=64)
 def parse_template(template: str) -> Sequence[tuple[str, frozenset[str]]]:
     """The words of a template between its blanks, each with the names of its fields; or raises InputError."""
     if not isinstance(template, str) or not template.isprintable() or len(template) > _LONGEST:
@@ -25,6 +24,7 @@ def parse_template(template: str) -> Sequence[tuple[str, frozenset[str]]]:
     return [(word, _find_fields(word)) for word in template.split(" ")]
 
 
+@lru_cache(maxsize=256)
 def _find_fields(word: str) -> frozenset[str]:
     if _WORD.fullmatch(word):
         with suppress(ValueError):  # a format of another type, as {confidence:d}
