@@ -204,10 +204,7 @@ def check_command(arguments):
     name = max((name for name in names if tuple(arguments[: len(name)]) == name), key=len, default=None)
     assert name, f"no command is called {' '.join(arguments)!r}"
     if "--help" not in arguments:
-        words = arguments[len(name) :]
-        if name == ("run",):
-            words = ["--track=online" if word == "--track" else word for word in words]
-        names[name].make_context("maskjet", words)
+        names[name].make_context("maskjet", arguments[len(name) :])
 
 
 def compare(shown, printed, *, is_measured=False):

@@ -28,7 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=_EXAMPLES,
 )
-add_command(app, run.EPILOG)(run.run)
+add_command(app, run.EPILOG, cls=run.RunCommand)(run.run)
 add_command(app, info.EPILOG)(info.info)
 add_command(app, bench.EPILOG)(bench.bench)
 add_command(app, val.EPILOG)(val.val)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
 _OTHER_NAMES = {
     "size_hw": "size",
@@ -27,7 +28,9 @@ _given: ContextVar[Mapping[str, Any]] = ContextVar("options of the running comma
 AnyCommand = Callable[..., None]
 
 
-def add_command(app: typer.Typer, examples: str, name: str | None = None) -> Callable[[AnyCommand], AnyCommand]:
+def add_command(
+    app: typer.Typer, examples: str, name: str | None = None, cls: type[TyperCommand] | None = None
+) -> Callable[[AnyCommand], AnyCommand]:
     """Add a function to an app as a command: keyword-only parameters are its options, examples the end of its help."""
 
     def add(command: AnyCommand) -> AnyCommand:
@@ -38,7 +41,7 @@ def add_command(app: typer.Typer, examples: str, name: str | None = None) -> Cal
 
         parameters = inspect.signature(command).parameters
         options = [each for each, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
-        return app.command(name, epilog=examples)(run)
+        return app.command(name, cls=cls, epilog=examples)(run)
 
     return add
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from maskjet import process
 from maskjet.cli import signals
@@ -27,7 +28,6 @@ from maskjet.cli.options import (
     with_label_options,
 )
 from maskjet.cli.runs import Run, run_in_turn, run_together
-from maskjet.cli.suggesting import TRACKING
 from maskjet.cli.summary import SourceSummary
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, OutputError
@@ -58,6 +58,16 @@ Exit codes: 0 done; 1 a frame could not be decoded (--strict); 2 wrong usage;
 can't be written; 5 the device failed; 128 + n ended by signal n (130 Ctrl-C,
 141 nobody reads stdout any more, 143 SIGTERM), with whole outputs.
 """
+_TRACKING = ("online", "two-pass")
+"""Values of `--track`; the first one is that of the option alone."""
+
+
+class RunCommand(TyperCommand):
+    """The command, whose option --track may lack its value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments."""
+        return super().parse_args(ctx, [f"--track={_TRACKING[0]}" if word == "--track" else word for word in args])
 
 
 @with_style
@@ -134,7 +144,7 @@ def run(
             "[=two-pass]",
             "Give things the same number in all frames of a source; what is found stays the same. With two-pass files "
             "are read twice, so that gaps are filled, also for redact, and ghosts are removed.",
-            choices=TRACKING,
+            choices=_TRACKING,
         ),
     ] = None,
     drop_late: Annotated[
@@ -223,7 +233,7 @@ def run(
         )
     counters = parse_counters(count or [])
     kinds = {kind_of(out): shown_name(out) for out in outs}
-    if track not in (None, *TRACKING):
+    if track not in (None, *_TRACKING):
         raise InputError(f"track must be two-pass, or have no value, got {track!r}.")
     tracks = track is not None or bool(counters)
     if "tracks" in kinds and not tracks:

@@ -25,17 +25,11 @@ _OPTIONS: Mapping[str, str] = {
 }
 
 
-TRACKING = ("online", "two-pass")
-"""Values of `--track`; the first one is that of the option alone."""
-
-
 class Commands(TyperGroup):
     """The program's commands. A word of other tools is answered with ours, any other with the closest one."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that the arguments begin with; an option of `run` that may lack its value gets it here."""
-        if args[0] == "run":
-            args = [f"--track={TRACKING[0]}" if word == "--track" else word for word in args]
+        """Find the command that the arguments begin with."""
         try:
             return super().resolve_command(ctx, args)
         except typer.TyperException as error:
