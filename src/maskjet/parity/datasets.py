@@ -76,15 +76,12 @@ class DataSet(Images):
 
     def truth(self) -> dict[str, Any]:
         """The data set as a COCO one; raises SourceError if it can't be read, InputError on an invalid entry."""
-        check_truth(self._data_set, repr(str(self._place.annotations)))
-        return self._data_set
+        return self._checked
 
     def check_images(self) -> None:
         """Raise SourceError if images are missing or have another size than annotated; only their heads are decoded."""
-        folder, missing = (
-            self._place.images,
-            [name for name in self._listed if not (self._place.images / name).is_file()],
-        )
+        folder = self._place.images
+        missing = [name for name in self._listed if not (folder / name).is_file()]
         if missing:
             count = f"{len(missing)} of {self.length}"
             raise SourceError(f"images must all be in {str(folder)!r}, {count} are missing: {shorten(missing)}.")
@@ -109,6 +106,11 @@ class DataSet(Images):
         if not isinstance(found, dict) or not {"images", "annotations", "categories"} <= found.keys():
             raise SourceError(f"{str(path)!r} must be a COCO data set, it lacks images, annotations or categories.")
         return found
+
+    @cached_property
+    def _checked(self) -> dict[str, Any]:
+        check_truth(self._data_set, repr(str(self._place.annotations)))
+        return self._data_set
 
     @cached_property
     def _listed(self) -> list[str]:
@@ -190,9 +192,7 @@ def _find_below(folder: Path, base: Any, value: Any) -> Path:
 def _read_yaml(path: Path) -> dict[str, Any]:
     yaml = require("yaml", extra="coco", purpose="a data set with data.yaml")
     with translate_errors(SourceError, f"{str(path)!r} must be YAML"):
-        if path.stat().st_size > _LARGEST_YAML:
-            raise SourceError(f"{str(path)!r} must have at most {_LARGEST_YAML:,} bytes.")
-        stated = yaml.safe_load(path.read_text())
+        stated = yaml.safe_load(limits.read_small(path, _LARGEST_YAML).decode())
     if not isinstance(stated, dict):
         raise SourceError(f"{str(path)!r} must have fields, as 'names' and 'val'.")
     return stated
