@@ -101,8 +101,9 @@ def sum_up(outcomes: Sequence[Outcome], **known: str | float) -> Measured:
 
 def _draw(folder: Path, size: str) -> list[Path]:
     """Images of a size; "coco" has 200 sizes, as COCO's images have them."""
-    sizes_hw = coco_sizes(200) if size == "coco" else []
-    return [draw_images(folder, each, 1)[0] for each in sizes_hw] or draw_images(folder, parse_size(size))
+    if size == "coco":
+        return [path for size_hw in coco_sizes(200) for path in draw_images(folder, size_hw, 1)]
+    return draw_images(folder, parse_size(size))
 
 
 def main(

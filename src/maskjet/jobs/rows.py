@@ -299,9 +299,9 @@ def _read_lists(batch: pyarrow.RecordBatch, class_names: Mapping[int, str], star
         rows = slice(ends[row], ends[row + 1])
         counts = strings[row].as_py()
         texts = [] if names is None else map(unescape, names[row].as_py())
-        ids = {name: column[row].as_py() for name, column in tracks.items()}
         tracked: dict[str, Any] = {
-            name: None if values is None else np.array(values, np.int64) for name, values in ids.items()
+            name: None if (ids := column[row].as_py()) is None else np.array(ids, np.int64)
+            for name, column in tracks.items()
         }
         yield Detections(
             image_size=size,

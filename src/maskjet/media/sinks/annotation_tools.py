@@ -46,11 +46,11 @@ class LabelMeFiles(FolderSink):
         """Write one frame's file, and its image in a thread if it has none; raises InputError if the sink is closed."""
         check_finite(detections)
         path = self._names.take(frame.name, frame.index)
-        image = file_of(frame)
-        if image is None:
-            image = path.with_suffix(".jpg")
-            self._check_free(image, frame)
-            self._threads.add(lambda: beside(lambda: write_picture(path.with_suffix(".jpg"), frame.image)))
+        picture = path.with_suffix(".jpg")
+        image = file_of(frame) or picture
+        if image is picture:
+            self._check_free(picture, frame)
+            self._threads.add(lambda: beside(lambda: write_picture(picture, frame.image)))
         height, width = detections.image_size
         document: dict[str, Any] = {
             "version": "6.0.0",
