@@ -73,7 +73,7 @@ def test_other_threads_launch_meanwhile(kernel, launcher):
 
 def test_products_and_sums_are_fused_unless_told_otherwise(kernel):
     """Triton 3.9 warns if it isn't told, and 3.10 would not fuse."""
-    launchers = Launcher(kernel), Launchers(kernel).of(4, 3, waits=True), Launcher(kernel, enable_fp_fusion=False)
+    launchers = Launcher(kernel), Launchers(kernel).make(4, 3, waits=True), Launcher(kernel, enable_fp_fusion=False)
     for launcher in launchers:
         launcher._is_interpreted = False
         launcher((1, 1, 1), "half", 7)

@@ -225,9 +225,11 @@ def compiling_ahead(device: torch.device) -> Iterator[None]:
 class Launchers:
     """The launchers of a kernel, by warps and pipeline stages; launches never wait and can be captured in a CUDA graph.
 
+    Where the GPU allows it, a kernel begins before the previous one has ended (`has_dependent_launches`).
+
     Args:
-        kernel: See `Launcher`; with `WAITS` it waits for the previous kernel itself. It must let the next kernel begin
-            only after that, so that a wait covers all kernels before.
+        kernel: See `Launcher`. With its last constant, `WAITS`, it waits for the previous kernel itself. It must let
+            the next kernel begin only after that, so that a wait covers all kernels before.
         options: Triton's launch options of all launchers, such as `maxnreg`.
     """
 
@@ -235,7 +237,18 @@ class Launchers:
         self._kernel, self._options = kernel, options
         self._launchers: dict[tuple[int, int, bool], Launcher] = {}
 
-    def of(self, warps: int, stages: int, *, waits: bool) -> Launcher:
+    def of(self, device: torch.device, warps: int, stages: int) -> Callable[..., None]:
+        """A function that launches on a device's current stream, as `Launcher` does."""
+        waits = has_dependent_launches(device)
+        launcher = self.make(warps, stages, waits=waits)
+
+        def launch(*args: Any, **constants: Any) -> None:
+            with on_device(device):
+                launcher(*args, **constants, WAITS=waits)
+
+        return launch
+
+    def make(self, warps: int, stages: int, *, waits: bool) -> Launcher:
         """Get or make a launcher; `waits` lets the kernel begin before the previous one has ended."""
         key = (warps, stages, waits)
         if key not in self._launchers:

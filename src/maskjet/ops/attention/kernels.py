@@ -18,10 +18,10 @@ def attention_kernel(
     LENGTH: tl.constexpr,
     HEADS: tl.constexpr,
     SIDE: tl.constexpr,
-    WAITS: tl.constexpr,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
     REST: tl.constexpr,
+    WAITS: tl.constexpr,
 ):
     """Compute some queries of one head; grid (blocks of queries, HEADS, B).
 

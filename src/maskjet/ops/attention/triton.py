@@ -8,7 +8,7 @@ import torch
 import triton
 
 from maskjet.ops.attention.kernels import attention_kernel
-from maskjet.ops.gpu import MULTIPROCESSORS, Launchers, fitting_stages, has_dependent_launches, on_device
+from maskjet.ops.gpu import MULTIPROCESSORS, Launchers, fitting_stages
 
 _FEWEST = 16  # keys; tensor cores need at least this many
 _LONG = 1500  # tokens of a long sequence
@@ -49,18 +49,15 @@ def attention(projections: torch.Tensor, out: torch.Tensor) -> None:
     blocks = choose_blocks(batch, length, heads, side)
     stages = fitting_stages(blocks.stages, 4 * blocks.keys * side, projections.device)
     rest = max(triton.next_power_of_2(length % blocks.keys), _FEWEST)
-    waits = has_dependent_launches(projections.device)
-    with on_device(projections.device):
-        _LAUNCHERS.of(blocks.warps, stages, waits=waits)(
-            (triton.cdiv(length, blocks.queries), heads, batch),
-            (projections.device, projections.dtype),
-            projections,
-            out,
-            LENGTH=length,
-            HEADS=heads,
-            SIDE=side,
-            WAITS=waits,
-            QUERIES=blocks.queries,
-            KEYS=blocks.keys,
-            REST=rest,
-        )
+    _LAUNCHERS.of(projections.device, blocks.warps, stages)(
+        (triton.cdiv(length, blocks.queries), heads, batch),
+        (projections.device, projections.dtype),
+        projections,
+        out,
+        LENGTH=length,
+        HEADS=heads,
+        SIDE=side,
+        QUERIES=blocks.queries,
+        KEYS=blocks.keys,
+        REST=rest,
+    )

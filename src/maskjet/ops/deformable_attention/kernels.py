@@ -23,8 +23,8 @@ def deformable_attention_kernel(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
     VALUES_STRIDE: tl.constexpr,
-    WAITS: tl.constexpr,
     ROWS: tl.constexpr,
+    WAITS: tl.constexpr,
 ):
     """Compute ROWS queries; grid (blocks of queries of all images).
 

@@ -19,10 +19,10 @@ def depthwise_norm_kernel(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
     CHANNELS: tl.constexpr,
-    WAITS: tl.constexpr,
     ROWS: tl.constexpr,
     PAIRS: tl.constexpr,
     AHEAD: tl.constexpr,
+    WAITS: tl.constexpr,
 ):
     """Compute ROWS rows of PAIRS pairs of neighbours; grid (tiles across, tiles down, B).
 

@@ -6,7 +6,7 @@ import torch
 import triton
 
 from maskjet.ops.depthwise_norm.kernels import depthwise_norm_kernel
-from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device
+from maskjet.ops.gpu import Launchers
 
 # 168 registers hold the weights and sums of 256 channels, and let 12 warps share a multiprocessor.
 _LAUNCHERS = Launchers(depthwise_norm_kernel, maxnreg=168)
@@ -26,21 +26,18 @@ def depthwise_norm(
         return
     is_many = batch * height * width >= _MANY_PIXELS
     tiles = triton.cdiv(height, _ROWS_OF_MANY if is_many else _ROWS_OF_FEW)
-    waits = has_dependent_launches(image.device)
-    with on_device(image.device):
-        _LAUNCHERS.of(_PAIRS * triton.cdiv(channels, _CHANNELS_OF_WARP), 1, waits=waits)(
-            (triton.cdiv(width, 2 * _PAIRS), tiles, batch),
-            (image.device, image.dtype),
-            image,
-            weight,
-            bias,
-            out,
-            eps,
-            HEIGHT=height,
-            WIDTH=width,
-            CHANNELS=channels,
-            WAITS=waits,
-            ROWS=triton.cdiv(height, tiles),
-            PAIRS=_PAIRS,
-            AHEAD=_AHEAD if is_many else 0,
-        )
+    _LAUNCHERS.of(image.device, _PAIRS * triton.cdiv(channels, _CHANNELS_OF_WARP), 1)(
+        (triton.cdiv(width, 2 * _PAIRS), tiles, batch),
+        (image.device, image.dtype),
+        image,
+        weight,
+        bias,
+        out,
+        eps,
+        HEIGHT=height,
+        WIDTH=width,
+        CHANNELS=channels,
+        ROWS=triton.cdiv(height, tiles),
+        PAIRS=_PAIRS,
+        AHEAD=_AHEAD if is_many else 0,
+    )

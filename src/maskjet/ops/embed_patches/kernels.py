@@ -22,10 +22,10 @@ def embed_patches_kernel(
     SIDE: tl.constexpr,
     WINDOWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
-    WAITS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     STEP: tl.constexpr,
+    WAITS: tl.constexpr,
 ):
     """Compute one tile of the tokens; grid (tiles down × tiles across).
 

@@ -8,7 +8,7 @@ import torch
 import triton
 
 from maskjet.ops.embed_patches.kernels import embed_patches_kernel
-from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device
+from maskjet.ops.gpu import Launchers
 from maskjet.ops.linear.tiles import choose_tile, fit
 
 _LAUNCHERS = Launchers(embed_patches_kernel)
@@ -31,24 +31,21 @@ def embed_patches(
     # The tile of a layer as wide as the tokens, so that sums have as many partial sums as those of such layers.
     tile = choose_tile(rows, outputs, outputs)._replace(columns=outputs // out_sums.shape[2], step=_STEP)
     tile = fit(tile, images.device)
-    waits = has_dependent_launches(images.device)
-    with on_device(images.device):
-        _LAUNCHERS.of(tile.warps, tile.stages, waits=waits)(
-            (triton.cdiv(rows, tile.rows) * (outputs // tile.columns), 1, 1),
-            (images.device, images.dtype),
-            images,
-            weight,
-            positions,
-            out,
-            out_sums,
-            rows,
-            HEIGHT=height,
-            WIDTH=width,
-            SIDE=math.isqrt(weight.shape[1] // channels),
-            WINDOWS=windows,
-            OUTPUTS=outputs,
-            WAITS=waits,
-            ROWS=tile.rows,
-            COLUMNS=tile.columns,
-            STEP=tile.step,
-        )
+    _LAUNCHERS.of(images.device, tile.warps, tile.stages)(
+        (triton.cdiv(rows, tile.rows) * (outputs // tile.columns), 1, 1),
+        (images.device, images.dtype),
+        images,
+        weight,
+        positions,
+        out,
+        out_sums,
+        rows,
+        HEIGHT=height,
+        WIDTH=width,
+        SIDE=math.isqrt(weight.shape[1] // channels),
+        WINDOWS=windows,
+        OUTPUTS=outputs,
+        ROWS=tile.rows,
+        COLUMNS=tile.columns,
+        STEP=tile.step,
+    )

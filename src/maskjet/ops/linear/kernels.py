@@ -52,11 +52,11 @@ def linear_kernel(
     HAS_OUT_SUMS: tl.constexpr,
     GIVES_MAXIMA: tl.constexpr,
     READS_EARLY: tl.constexpr,
-    WAITS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     STEP: tl.constexpr,
     SPLITS: tl.constexpr,
+    WAITS: tl.constexpr,
 ):
     """Compute one tile of a linear layer, or a partial sum of it; grid (tiles down × tiles across, SPLITS).
 
@@ -229,10 +229,10 @@ def bulk_linear_kernel(
     HAS_RESIDUAL: tl.constexpr,
     HAS_OUT_SUMS: tl.constexpr,
     IS_PERSISTENT: tl.constexpr,
-    WAITS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     STEP: tl.constexpr,
+    WAITS: tl.constexpr,
 ):
     """Compute tiles of a linear layer one after the other, with bulk copies of their operands; grid (programs).
 

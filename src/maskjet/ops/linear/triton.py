@@ -10,7 +10,7 @@ import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from maskjet.ops.gpu import MULTIPROCESSORS, Launchers, has_bulk_copies, has_dependent_launches, on_device
+from maskjet.ops.gpu import MULTIPROCESSORS, Launchers, has_bulk_copies
 from maskjet.ops.linear.kernels import bulk_linear_kernel, linear_kernel
 from maskjet.ops.linear.reference import Norm
 from maskjet.ops.linear.tiles import Tile, Workspace, choose_tile, fit
@@ -61,61 +61,58 @@ def linear(
     elif tile.splits > 1:
         parts, arrived = workspace.take(tile, count, outputs, x.device)
     height, across = image_hw or (0, 0)
-    waits = has_dependent_launches(x.device)
     residual_weight, residual_bias, residual_eps = residual_norm or (bias, bias, 0.0)
     norm_weight, norm_bias, norm_eps = norm or (bias, bias, 0.0)
     last_weight, last_bias, last_eps = last_norm or (bias, bias, 0.0)
-    with on_device(x.device):
-        _LAUNCHERS.of(tile.warps, tile.stages, waits=waits)(
-            (triton.cdiv(count, tile.rows) * (outputs // tile.columns), tile.splits, 1),
-            (x.device, x.dtype, out.dtype),
-            x,
-            x if rows is None else rows,
-            weight,
-            bias,
-            out if residual is None else residual,
-            bias if sums is None else sums,
-            bias if residual_sums is None else residual_sums,
-            residual_weight,
-            residual_bias,
-            norm_weight,
-            norm_bias,
-            last_weight,
-            last_bias,
-            out,
-            bias if out_sums is None else out_sums,
-            parts,
-            arrived,
-            count,
-            eps,
-            residual_eps,
-            norm_eps,
-            last_eps,
-            INPUTS=inputs,
-            SEGMENTS=width // inputs,
-            HEIGHT=height,
-            WIDTH=across,
-            OUTPUTS=outputs,
-            KEPT=out.shape[1],
-            X_STRIDE=x.stride(0),
-            OUT_STRIDE=out.stride(0),
-            RESIDUAL_STRIDE=0 if residual is None else residual.stride(0),
-            PARTS=0 if sums is None else sums.shape[2],
-            RESIDUAL_PARTS=0 if residual_sums is None else residual_sums.shape[2],
-            ACTIVATION=activation,
-            HAS_ROWS=rows is not None,
-            HAS_RESIDUAL=residual is not None,
-            HAS_NORM=norm is not None,
-            HAS_LAST_NORM=last_norm is not None,
-            HAS_OUT_SUMS=out_sums is not None,
-            GIVES_MAXIMA=gives_maxima,
-            READS_EARLY=tile.rows * tile.columns <= _FEW_VALUES * tile.warps,
-            WAITS=waits,
-            ROWS=tile.rows,
-            COLUMNS=tile.columns,
-            STEP=tile.step,
-            SPLITS=tile.splits,
-        )
+    _LAUNCHERS.of(x.device, tile.warps, tile.stages)(
+        (triton.cdiv(count, tile.rows) * (outputs // tile.columns), tile.splits, 1),
+        (x.device, x.dtype, out.dtype),
+        x,
+        x if rows is None else rows,
+        weight,
+        bias,
+        out if residual is None else residual,
+        bias if sums is None else sums,
+        bias if residual_sums is None else residual_sums,
+        residual_weight,
+        residual_bias,
+        norm_weight,
+        norm_bias,
+        last_weight,
+        last_bias,
+        out,
+        bias if out_sums is None else out_sums,
+        parts,
+        arrived,
+        count,
+        eps,
+        residual_eps,
+        norm_eps,
+        last_eps,
+        INPUTS=inputs,
+        SEGMENTS=width // inputs,
+        HEIGHT=height,
+        WIDTH=across,
+        OUTPUTS=outputs,
+        KEPT=out.shape[1],
+        X_STRIDE=x.stride(0),
+        OUT_STRIDE=out.stride(0),
+        RESIDUAL_STRIDE=0 if residual is None else residual.stride(0),
+        PARTS=0 if sums is None else sums.shape[2],
+        RESIDUAL_PARTS=0 if residual_sums is None else residual_sums.shape[2],
+        ACTIVATION=activation,
+        HAS_ROWS=rows is not None,
+        HAS_RESIDUAL=residual is not None,
+        HAS_NORM=norm is not None,
+        HAS_LAST_NORM=last_norm is not None,
+        HAS_OUT_SUMS=out_sums is not None,
+        GIVES_MAXIMA=gives_maxima,
+        READS_EARLY=tile.rows * tile.columns <= _FEW_VALUES * tile.warps,
+        ROWS=tile.rows,
+        COLUMNS=tile.columns,
+        STEP=tile.step,
+        SPLITS=tile.splits,
+    )
 
 
 def _launch_bulk(
@@ -135,29 +132,26 @@ def _launch_bulk(
     half = [tile.rows, tile.columns // 2]
     tiles = triton.cdiv(len(out), tile.rows) * (outputs // tile.columns)
     programs = min(tile.programs * MULTIPROCESSORS, tiles)
-    waits = has_dependent_launches(x.device)
-    with on_device(x.device):
-        _BULK_LAUNCHERS.of(tile.warps, tile.stages, waits=waits)(
-            (programs, 1, 1),
-            (x.device, x.dtype),
-            TensorDescriptor.from_tensor(x, [tile.rows, tile.step]),
-            TensorDescriptor.from_tensor(weight, [tile.columns, tile.step]),
-            bias,
-            TensorDescriptor.from_tensor(out if residual is None else residual, half),
-            bias if sums is None else sums,
-            TensorDescriptor.from_tensor(out, half),
-            bias if out_sums is None else out_sums,
-            len(out),
-            eps,
-            INPUTS=inputs,
-            OUTPUTS=outputs,
-            PARTS=0 if sums is None else sums.shape[2],
-            ACTIVATION=activation,
-            HAS_RESIDUAL=residual is not None,
-            HAS_OUT_SUMS=out_sums is not None,
-            IS_PERSISTENT=programs < tiles,
-            WAITS=waits,
-            ROWS=tile.rows,
-            COLUMNS=tile.columns,
-            STEP=tile.step,
-        )
+    _BULK_LAUNCHERS.of(x.device, tile.warps, tile.stages)(
+        (programs, 1, 1),
+        (x.device, x.dtype),
+        TensorDescriptor.from_tensor(x, [tile.rows, tile.step]),
+        TensorDescriptor.from_tensor(weight, [tile.columns, tile.step]),
+        bias,
+        TensorDescriptor.from_tensor(out if residual is None else residual, half),
+        bias if sums is None else sums,
+        TensorDescriptor.from_tensor(out, half),
+        bias if out_sums is None else out_sums,
+        len(out),
+        eps,
+        INPUTS=inputs,
+        OUTPUTS=outputs,
+        PARTS=0 if sums is None else sums.shape[2],
+        ACTIVATION=activation,
+        HAS_RESIDUAL=residual is not None,
+        HAS_OUT_SUMS=out_sums is not None,
+        IS_PERSISTENT=programs < tiles,
+        ROWS=tile.rows,
+        COLUMNS=tile.columns,
+        STEP=tile.step,
+    )

@@ -18,10 +18,10 @@ def mask_logits_kernel(
     PIXELS: tl.constexpr,
     CHANNELS: tl.constexpr,
     STRIDE: tl.constexpr,
-    WAITS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     STEP: tl.constexpr,
+    WAITS: tl.constexpr,
 ):
     """Compute some pixels of some queries' masks; grid (blocks of pixels, blocks of queries, B).
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import triton
 
-from maskjet.ops.gpu import Launchers, fitting_stages, has_dependent_launches, on_device
+from maskjet.ops.gpu import Launchers, fitting_stages
 from maskjet.ops.mask_logits.kernels import mask_logits_kernel
 
 _LAUNCHERS = Launchers(mask_logits_kernel)
@@ -20,20 +20,17 @@ def mask_logits(queries: torch.Tensor, pixels: torch.Tensor, *, out: torch.Tenso
     (batch, count, stride), (_, height, width, channels) = queries.shape, pixels.shape
     step = next(side for side in _STEPS if channels % side == 0)
     stages = fitting_stages(3, 2 * (_ROWS + _COLUMNS) * step, queries.device)
-    waits = has_dependent_launches(queries.device)
-    with on_device(queries.device):
-        _LAUNCHERS.of(8, stages, waits=waits)(
-            (triton.cdiv(height * width, _COLUMNS), triton.cdiv(count, _ROWS), batch),
-            (queries.device, queries.dtype),
-            queries,
-            pixels,
-            out,
-            QUERIES=count,
-            PIXELS=height * width,
-            CHANNELS=channels,
-            STRIDE=stride,
-            WAITS=waits,
-            ROWS=_ROWS,
-            COLUMNS=_COLUMNS,
-            STEP=step,
-        )
+    _LAUNCHERS.of(queries.device, 8, stages)(
+        (triton.cdiv(height * width, _COLUMNS), triton.cdiv(count, _ROWS), batch),
+        (queries.device, queries.dtype),
+        queries,
+        pixels,
+        out,
+        QUERIES=count,
+        PIXELS=height * width,
+        CHANNELS=channels,
+        STRIDE=stride,
+        ROWS=_ROWS,
+        COLUMNS=_COLUMNS,
+        STEP=step,
+    )

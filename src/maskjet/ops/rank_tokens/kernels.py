@@ -14,9 +14,9 @@ def rank_tokens_kernel(
     TOKENS: tl.constexpr,
     PARTS: tl.constexpr,
     COUNT: tl.constexpr,
-    WAITS: tl.constexpr,
     RANKED: tl.constexpr,
     RIVALS: tl.constexpr,
+    WAITS: tl.constexpr,
 ):
     """Rank RANKED tokens of an image by counting the tokens before them; grid (blocks of tokens, B).
 

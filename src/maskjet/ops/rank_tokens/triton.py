@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import triton
 
-from maskjet.ops.gpu import MULTIPROCESSORS, Launchers, has_dependent_launches, on_device
+from maskjet.ops.gpu import MULTIPROCESSORS, Launchers
 from maskjet.ops.rank_tokens.kernels import rank_tokens_kernel
 
 _LAUNCHERS = Launchers(rank_tokens_kernel)
@@ -20,17 +20,14 @@ def rank_tokens(scores: torch.Tensor, *, out: torch.Tensor) -> None:
         return
     is_many = triton.cdiv(tokens, _MANY[0]) * batch >= 2 * MULTIPROCESSORS
     ranked, rivals = _MANY if is_many else _FEW
-    waits = has_dependent_launches(scores.device)
-    with on_device(scores.device):
-        _LAUNCHERS.of(4, 2, waits=waits)(
-            (triton.cdiv(tokens, ranked), batch, 1),
-            (scores.device,),
-            scores,
-            out,
-            TOKENS=tokens,
-            PARTS=parts,
-            COUNT=out.shape[1],
-            WAITS=waits,
-            RANKED=ranked,
-            RIVALS=rivals,
-        )
+    _LAUNCHERS.of(scores.device, 4, 2)(
+        (triton.cdiv(tokens, ranked), batch, 1),
+        (scores.device,),
+        scores,
+        out,
+        TOKENS=tokens,
+        PARTS=parts,
+        COUNT=out.shape[1],
+        RANKED=ranked,
+        RIVALS=rivals,
+    )

@@ -24,8 +24,8 @@ def refine_boxes_kernel(
     OFFSETS: tl.constexpr,
     FREQUENCIES: tl.constexpr,
     HAS_ROWS: tl.constexpr,
-    WAITS: tl.constexpr,
     ROWS: tl.constexpr,
+    WAITS: tl.constexpr,
 ):
     """Move some boxes; grid (blocks of rows).
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import triton
 
-from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device
+from maskjet.ops.gpu import Launchers
 from maskjet.ops.refine_boxes.kernels import refine_boxes_kernel
 
 _LAUNCHERS = Launchers(refine_boxes_kernel)
@@ -30,26 +30,23 @@ def refine_boxes(
     if not count:
         return
     rows_of_program = _ROWS_OF_MANY if count >= _MANY else _ROWS_OF_FEW
-    waits = has_dependent_launches(hidden.device)
-    with on_device(hidden.device):
-        _LAUNCHERS.of(4, 1, waits=waits)(
-            (triton.cdiv(count, rows_of_program), 1, 1),
-            (hidden.device, hidden.dtype),
-            hidden,
-            weight,
-            bias,
-            references,
-            bias if rows is None else rows,
-            bias if offsets is None else offsets,
-            bias if frequencies is None else frequencies,
-            out,
-            out if out_embedding is None else out_embedding,
-            count,
-            INPUTS=inputs,
-            REFERENCES=len(references),
-            OFFSETS=0 if offsets is None else len(offsets),
-            FREQUENCIES=0 if frequencies is None else len(frequencies),
-            HAS_ROWS=rows is not None,
-            WAITS=waits,
-            ROWS=rows_of_program,
-        )
+    _LAUNCHERS.of(hidden.device, 4, 1)(
+        (triton.cdiv(count, rows_of_program), 1, 1),
+        (hidden.device, hidden.dtype),
+        hidden,
+        weight,
+        bias,
+        references,
+        bias if rows is None else rows,
+        bias if offsets is None else offsets,
+        bias if frequencies is None else frequencies,
+        out,
+        out if out_embedding is None else out_embedding,
+        count,
+        INPUTS=inputs,
+        REFERENCES=len(references),
+        OFFSETS=0 if offsets is None else len(offsets),
+        FREQUENCIES=0 if frequencies is None else len(frequencies),
+        HAS_ROWS=rows is not None,
+        ROWS=rows_of_program,
+    )

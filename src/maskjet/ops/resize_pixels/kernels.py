@@ -20,9 +20,9 @@ def resize_pixels_kernel(
     down_scale,
     across_scale,
     CHANNELS: tl.constexpr,
-    WAITS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    WAITS: tl.constexpr,
 ):
     """Compute ROWS × COLUMNS pixels; grid (tiles across, tiles down, B).
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 import triton
 
-from maskjet.ops.gpu import Launchers, has_dependent_launches, on_device
+from maskjet.ops.gpu import Launchers
 from maskjet.ops.resize_pixels.kernels import resize_pixels_kernel
 
 _LAUNCHERS = Launchers(resize_pixels_kernel)
@@ -20,21 +20,18 @@ def resize_pixels(image: torch.Tensor, *, out: torch.Tensor) -> None:
     if not out.numel():
         return
     (batch, height, width, channels), (source_height, source_width) = out.shape, image.shape[1:3]
-    waits = has_dependent_launches(image.device)
-    with on_device(image.device):
-        _LAUNCHERS.of(_WARPS, 1, waits=waits)(
-            (triton.cdiv(width, _COLUMNS), triton.cdiv(height, _ROWS), batch),
-            (image.device, image.dtype),
-            image,
-            out,
-            source_height,
-            source_width,
-            height,
-            width,
-            source_height / height,  # rounded to float32 they are its quotients, as PyTorch has them
-            source_width / width,
-            CHANNELS=channels,
-            WAITS=waits,
-            ROWS=_ROWS,
-            COLUMNS=_COLUMNS,
-        )
+    _LAUNCHERS.of(image.device, _WARPS, 1)(
+        (triton.cdiv(width, _COLUMNS), triton.cdiv(height, _ROWS), batch),
+        (image.device, image.dtype),
+        image,
+        out,
+        source_height,
+        source_width,
+        height,
+        width,
+        source_height / height,  # rounded to float32 they are its quotients, as PyTorch has them
+        source_width / width,
+        CHANNELS=channels,
+        ROWS=_ROWS,
+        COLUMNS=_COLUMNS,
+    )
