@@ -3,6 +3,7 @@
 import ctypes
 import random
 import threading
+from itertools import pairwise
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -368,12 +369,13 @@ def test_memory_stays_flat_in_many_threads():
                 assert torch.equal(pixels, expected[number])
 
     free = []
-    for _ in range(2):  # 2,000 images; then the library has all its memory
+    for _ in range(4):  # 2,000 images each; after the first the library has all its memory
         run_at_once(decode, range(8))
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         free.append(torch.cuda.mem_get_info()[0])
-    assert free[0] - free[1] < 64 * 2**20
+    # Tests beside this one take memory, too, but not in every round, as a leak would.
+    assert min(before - after for before, after in pairwise(free)) < 64 * 2**20
 
 
 @pytest.mark.gpu
