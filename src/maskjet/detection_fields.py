@@ -32,9 +32,7 @@ def check_fields(found: Any) -> None:
         value = getattr(found, name)
         if value is None and name in ("track_id", "track_class_id", "filled"):
             continue
-        if not isinstance(value, np.ndarray) or value.dtype != dtype or value.shape != shape:
-            got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
-            raise InputError(f"{name} must be {np.dtype(dtype).name} {list(shape)}, got {got}.")
+        check_array(name, value, dtype, shape)
     if found.rle is None:
         return
     try:
@@ -46,6 +44,13 @@ def check_fields(found: Any) -> None:
     if sizes.count([height, width]) != count:
         index, size = next((index, size) for index, size in enumerate(sizes) if size != [height, width])
         raise InputError(f"rle[{index}] must have the image's size {found.image_size}, got {size}.")
+
+
+def check_array(name: str, value: Any, dtype: Any, shape: tuple[int, ...]) -> None:
+    """Raise InputError if a value is no array of this dtype and shape."""
+    if not isinstance(value, np.ndarray) or value.dtype != dtype or value.shape != shape:
+        got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+        raise InputError(f"{name} must be {np.dtype(dtype).name} {list(shape)}, got {got}.")
 
 
 def pick_rows(index: Any, count: int) -> NDArray[np.intp]:

@@ -7,7 +7,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, get_args, overload
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from maskjet import coco_rle, limits
 from maskjet.config import check_choice
 from maskjet.crops import Background, Shape, cut
-from maskjet.detection_fields import check_fields, pick_rows, to_floats, to_text, to_whole
+from maskjet.detection_fields import check_array, check_fields, pick_rows, to_floats, to_text, to_whole
 from maskjet.errors import InputError, suggest, translate_errors
 from maskjet.exchange import make_fiftyone
 from maskjet.extras import require
@@ -153,13 +153,14 @@ class Detections:
             InputError: An array has another dtype or shape.
         """
         classes = self.class_id.astype(np.int64) if track_class_id is None else track_class_id
+        check_array("track_id", track_id, np.int64, (len(self),))
+        check_array("track_class_id", classes, np.int64, (len(self),))
         return self._with(track_id=track_id, track_class_id=classes)
 
     def _with(self, **fields: Any) -> Detections:
-        """A copy with other fields, of the same image."""
-        changed = replace(self, **fields)
-        if self._remembered is not None:
-            changed.remember(self._remembered)
+        """A copy with other fields, which are known to be right, of the same image."""
+        changed = object.__new__(Detections)
+        vars(changed).update(vars(self), **fields)
         return changed
 
     @property

@@ -7,10 +7,12 @@ from typing import Any, TypeVar, cast
 
 import numba
 
+types: Any = numba.types
+"""Types of arguments, which themselves have none."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def compiled(signature: str) -> Callable[[_Function], _Function]:
+def compiled(signature: Any) -> Callable[[_Function], _Function]:
     """Compile a function when its module is imported, so that no frame waits for it.
 
     It runs without the GIL. The machine code is cached next to the module or, where that can't be written, in the
@@ -18,8 +20,8 @@ def compiled(signature: str) -> Callable[[_Function], _Function]:
     not notice changes to functions in other files that a cached function calls: after one, delete `__pycache__`.
 
     Args:
-        signature: Types of result and arguments in numba's notation. `Array(uint8, 2, 'A', True)` is a read-only array
-            of any layout; with 'C' instead of 'A', a contiguous one.
+        signature: Types of result and arguments, numba's or in its notation. `Array(uint8, 2, 'A', True)` is a
+            read-only array of any layout; with 'C' instead of 'A', a contiguous one.
 
     Returns:
         A decorator.

@@ -68,10 +68,15 @@ def keep_in_runs(runs: Runs, xyxy: NDArray[np.float32], mask_pixels: MaskPixels)
 
 def count_pieces(runs: Runs) -> int:
     """The pieces of all masks' runs, cut at the columns' ends; `cut` makes no more."""
-    height = max(runs.size_hw[0], 1)
-    columns = runs.spans - (0, 1)
-    columns //= height
-    return int((columns[:, 1] - columns[:, 0] + 1).sum())
+    return _count_pieces(runs.spans, max(runs.size_hw[0], 1))
+
+
+@compiled("int64(Array(int64, 2, 'C', True), int64)")
+def _count_pieces(spans: Spans, height: int) -> int:
+    count = 0
+    for start, end in spans:
+        count += (end - 1) // height - start // height + 1
+    return count
 
 
 @compiled("int64(Array(int64, 2, 'C', True), int64, Array(int64, 1, 'C', True), int32[:, ::1])")

@@ -7,7 +7,7 @@ import pytest
 
 from maskjet import coco_rle
 from maskjet.detections import Detections
-from maskjet.tracking.strips import count_inside, count_shared, cut_strips, join_strips, move_mask
+from maskjet.tracking.strips import count_inside, count_shared, cut_strips, move_mask
 
 SIZE = (19, 23)
 
@@ -63,15 +63,6 @@ def test_shared_pixels_and_those_within_the_image(masks):
     np.testing.assert_array_equal(count_inside(strips, moves, SIZE), within)
     assert expected.any()
     assert (within < masks.sum((1, 2))).any()
-
-
-def test_parts_are_joined(masks):
-    strips = cut_strips(found(masks))
-    parts = [strips.strips[strips.firsts[i] : strips.firsts[i + 1]] for i in range(len(masks))]
-    joined = join_strips(parts, strips.boxes, strips.areas)
-    for one, other in zip(joined, strips, strict=True):
-        np.testing.assert_array_equal(one, other)
-    assert len(join_strips([], strips.boxes[:0], strips.areas[:0]).strips) == 0
 
 
 def test_boxes_stand_for_masks_that_are_not_there():

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.tracking.matching import assign, box_iou
+from maskjet.tracking.matching import NEVER, assign, box_iou
 from maskjet.tracking.strips import Ints
 from maskjet.tracking.tracks import Floats
 from maskjet.tracking.tuning import Tuning
@@ -63,7 +63,9 @@ def correct_ids(rows: NDArray[Any], times_s: Floats) -> None:
         since = np.array([begins[number][1] for number in late])[:, None]
         starts = np.array([first[number] for number in rows["id"][ending].tolist()])
         fits[(rows["id"][ending] >= 0) & ((since < 0) | (since >= starts))] = 0
-        later_of = dict(zip(*reversed([each.tolist() for each in assign(fits, _LEAST_IOU)]), strict=True))
+        later_of = dict(
+            zip(*reversed([each.tolist() for each in assign(np.where(fits > _LEAST_IOU, fits, NEVER))]), strict=True)
+        )
         for j, row in enumerate(ending):
             number, lowest = int(rows["id"][row]), lowest - 1
             later = late[later_of[j]] if j in later_of else number if number >= 0 else lowest

@@ -4,28 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numba
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from maskjet.jit import compiled
-from maskjet.tracking.strips import Ints, Strips, count_inside, count_shared
-from maskjet.tracking.tracks import Bools, Floats, Tracks, sizes_of
+from maskjet.jit import compiled, types
+from maskjet.tracking.strips import Ints, count_inside, count_shared
+from maskjet.tracking.tracks import CONSTANTS, GIVEN, ROWS, Floats, Given, Rows, Tracks, size_of
 from maskjet.tracking.tuning import Tuning
-
-
-class Given(NamedTuple):
-    """The detections of a frame."""
-
-    size_hw: tuple[int, int]
-    """Size of the image in pixels."""
-    boxes: Floats
-    """float64 [n, 4], within the image."""
-    confidence: Floats
-    """float64 [n]."""
-    classes: Ints
-    """int64 [n]: columns of `Tracks.votes`."""
-    masks: Strips
-    """Their masks."""
 
 
 class Compared(NamedTuple):
@@ -45,113 +31,173 @@ def compare(tracks: Tracks, given: Given, tuning: Tuning) -> Compared:
     shared, inside = count_shared(masks, moves, given.masks), count_inside(masks, moves, given.size_hw)
     similarity, hidden = box_iou(tracks.rows["edges"], given.boxes), np.empty_like(shared)
     covered = np.empty(len(tracks))
-    is_solid = given.confidence >= tuning.solid
-    of_tracks, of_found = (masks.areas, inside, tracks.classes), (given.masks.areas, is_solid, given.classes)
-    constants = tuning.mask_share, tuning.other_class
-    _weigh(shared, *of_tracks, *of_found, *constants, similarity, hidden, covered)
+    _weigh(shared, masks.areas, inside, tracks.votes, given, tuning, similarity, hidden, covered)
     return Compared(similarity, hidden, covered)
 
 
 @compiled(
-    "void(int64[:, ::1], int64[::1], int64[::1], int64[::1], int64[::1], boolean[::1], int64[::1], float64, float64,"
-    " float64[:, ::1], int64[:, ::1], float64[::1])"
+    numba.void(
+        *(numba.int64[:, ::1], numba.int64[::1], numba.int64[::1], numba.float64[:, ::1], GIVEN, CONSTANTS),
+        *(numba.float64[:, ::1], numba.int64[:, ::1], numba.float64[::1]),
+    )
 )
 def _weigh(
     shared: Ints,
     areas: Ints,
     inside: Ints,
-    classes: Ints,
-    other_areas: Ints,
-    is_solid: Bools,
-    other_classes: Ints,
-    mask_share: float,
-    other_class: float,
+    votes: Floats,
+    given: Given,
+    tuning: Tuning,
     similarity: Floats,
     hidden: Ints,
     covered: Floats,
 ) -> None:
     """Fill the fields of `Compared`; `similarity` is that of the boxes before."""
     for i in range(len(areas)):
-        area, lost = areas[i], areas[i] - inside[i]
-        for j in range(len(other_areas)):
-            lost += shared[i, j] if is_solid[j] else 0
+        area, lost, class_id = areas[i], areas[i] - inside[i], votes[i].argmax()
+        for j in range(len(given.classes)):
+            lost += shared[i, j] if given.confidence[j] >= tuning.solid else 0
         covered[i] = min(lost / max(area, 1), 1.0)
-        for j in range(len(other_areas)):
-            hidden[i, j] = min(lost - shared[i, j] if is_solid[j] else lost, area - shared[i, j])
+        for j in range(len(given.classes)):
+            is_solid = given.confidence[j] >= tuning.solid
+            hidden[i, j] = min(lost - shared[i, j] if is_solid else lost, area - shared[i, j])
             explained = min((shared[i, j] + hidden[i, j]) / max(area, 1), 1.0)
-            of_masks = explained * shared[i, j] / max(other_areas[j], 1)
-            similarity[i, j] = mask_share * of_masks + (1 - mask_share) * similarity[i, j]
-            if classes[i] != other_classes[j]:
-                similarity[i, j] *= other_class
+            of_masks = explained * shared[i, j] / max(given.masks.areas[j], 1)
+            similarity[i, j] = tuning.mask_share * of_masks + (1 - tuning.mask_share) * similarity[i, j]
+            if class_id != given.classes[j]:
+                similarity[i, j] *= tuning.other_class
 
 
-def score_returns(tracks: Tracks, lost: Ints, boxes: Floats, areas: Ints, classes: Ints, tuning: Tuning) -> Floats:
-    """How well things, [n], fit the place and area of lost tracks, int64 [t]: float64 [t, n], 0 if not at all.
-
-    What comes out from behind something may be smaller.
-    """
-    rows, scores = tracks.rows[lost], np.zeros((len(lost), len(boxes)))
-    of_tracks = rows["edges"], rows["spreads"], sizes_of(rows["edges"]), rows["area"], rows["is_covered"]
-    constants = tuning.return_sigmas, tuning.return_sizes, tuning.return_areas
-    _score_returns(*of_tracks, tracks.classes[lost], boxes, areas, classes, *constants, scores)
-    return scores
+NEVER = -1e3
+"""Score of pairs that don't go together, far below any sum of others."""
 
 
-@compiled(
-    "void(Array(float64, 2, 'A'), Array(float64, 3, 'A'), float64[::1], Array(int64, 1, 'A'), Array(boolean, 1, 'A'),"
-    " int64[::1], Array(float64, 2, 'A'), Array(int64, 1, 'A'), int64[::1], float64, float64, float64, float64[:, ::1])"
-)
-def _score_returns(
-    edges: Floats,
-    spreads: Floats,
-    sizes: Floats,
-    areas: Ints,
-    is_covered: Bools,
-    classes: Ints,
-    boxes: Floats,
-    other_areas: Ints,
-    other_classes: Ints,
-    most_sigmas: float,
-    most_sizes: float,
-    most_areas: float,
-    scores: Floats,
-) -> None:
-    for i in range(len(edges)):
-        for j in range(len(boxes)):
-            if classes[i] != other_classes[j]:
-                continue
-            sigmas, away = 0.0, 0.0
-            for k in range(2):
-                apart = (edges[i, k] + edges[i, k + 2] - boxes[j, k] - boxes[j, k + 2]) / 2
-                sigmas += apart**2 / max((spreads[i, k, 0] + spreads[i, k + 2, 0]) / 2, 1e-6)
-                away += apart**2
-            away = np.sqrt(away) / sizes[i] / most_sizes
-            areas_apart = np.log(max(other_areas[j], 1) / max(areas[i], 1)) / np.log(most_areas)
-            areas_apart = 0.0 if is_covered[i] and areas_apart < 0 else abs(areas_apart)
-            if max(np.sqrt(sigmas) / most_sigmas, away, areas_apart) < 1:
-                scores[i, j] = 2 - away - areas_apart / 2
-
-
-def assign(scores: Floats, least: float) -> tuple[Ints, Ints]:
-    """The pairs of tracks and detections with the highest sum of scores [t, n], all above `least`, at least 0."""
-    if not scores.size:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    chosen = np.where(scores > least, scores, -1e3)
-    i, j = linear_sum_assignment(chosen, maximize=True)
-    is_pair = chosen[i, j] > 0
+def assign(scores: Floats) -> tuple[Ints, Ints]:
+    """The pairs of tracks and detections with the highest sum of scores [t, n]; `NEVER` where none may be."""
+    i, j = linear_sum_assignment(scores, maximize=True)
+    is_pair = scores[i, j] > 0
     return i[is_pair], j[is_pair]
 
 
-def find_hidden_edges(tracks: Tracks, chosen: Ints, found: Ints, given: Given, is_cut: Bools, depth: float) -> Bools:
-    """Which edges of tracks, int64 [n], are not those of their detections, int64 [n]: bool [n, 4].
+_SCORING = (numba.float64, CONSTANTS, numba.float64[:, ::1])  # threshold, tuning, scores
 
-    Those well within the predicted ones, if the thing is cut, bool [n]; and those at the image's border.
+
+@compiled(numba.int64(ROWS, numba.float64[:, ::1], numba.float64[::1], numba.float64, *_SCORING))
+def score_confirmed(
+    rows: Rows,
+    similarity: Floats,
+    confidence: Floats,
+    time_s: float,
+    threshold: float,
+    tuning: Tuning,
+    scores: Floats,
+) -> int:
+    """Score confirmed tracks with detections; returns how many pairs may go together. Lost ones take no weak things."""
+    found = 0
+    scores[:] = NEVER
+    for i in range(len(rows)):
+        if rows[i].id < 0:
+            continue
+        is_late = time_s - rows[i].seen_s > tuning.weak_s
+        for j in range(len(confidence)):
+            is_taken = confidence[j] >= tuning.low and not is_late and similarity[i, j] >= tuning.least_weak
+            score = similarity[i, j] * (1 - tuning.confidence_share + tuning.confidence_share * confidence[j])
+            if (is_taken or confidence[j] >= threshold) and score > tuning.least:
+                scores[i, j] = score
+                found += 1
+    return found
+
+
+@compiled(numba.int64(ROWS, numba.float64[:, ::1], numba.float64[::1], numba.int64[::1], *_SCORING))
+def score_young(
+    rows: Rows,
+    similarity: Floats,
+    confidence: Floats,
+    track_of: Ints,
+    threshold: float,
+    tuning: Tuning,
+    scores: Floats,
+) -> int:
+    """Score tracks that are not confirmed with detections that are left; returns how many pairs may go together."""
+    found = 0
+    scores[:] = NEVER
+    for i in range(len(rows)):
+        for j in range(len(confidence)):
+            is_left = track_of[j] < 0 and confidence[j] >= min(threshold, tuning.low)
+            if rows[i].id < 0 and is_left and similarity[i, j] > tuning.least_new:
+                scores[i, j] = similarity[i, j]
+                found += 1
+    return found
+
+
+_BOX = types.Array(numba.float64, 1, "A")
+
+
+@compiled(
+    numba.float64(*(_BOX, types.Array(numba.float64, 2, "A"), numba.int64, numba.boolean, _BOX, numba.int64, CONSTANTS))
+)
+def _fit(
+    edges: Floats, spreads: Floats, area: int, is_covered: bool, box: Floats, box_area: int, tuning: Tuning
+) -> float:
+    """How well a thing fits the place and area of a lost track; `NEVER` if not at all.
+
+    What comes out from behind something may be smaller.
     """
-    edges, boxes, (height, width) = tracks.rows["edges"][chosen], given.boxes[found], given.size_hw
-    inwards = (boxes - edges) * (1, 1, -1, -1)
-    sides = np.hstack([edges[:, 2:] - edges[:, :2]] * 2)
-    is_at_border = np.concatenate([boxes[:, :2] <= 1, boxes[:, 2:] >= (width - 1, height - 1)], axis=1)
-    return np.asarray((is_cut[:, None] & (inwards > depth * sides)) | (is_at_border & (inwards > 0)))
+    sigmas, away = 0.0, 0.0
+    for k in range(2):
+        apart = (edges[k] + edges[k + 2] - box[k] - box[k + 2]) / 2
+        sigmas += apart**2 / max((spreads[k, 0] + spreads[k + 2, 0]) / 2, 1e-6)
+        away += apart**2
+    away = np.sqrt(away) / size_of(edges) / tuning.return_sizes
+    areas_apart = np.log(max(box_area, 1) / max(area, 1)) / np.log(tuning.return_areas)
+    areas_apart = 0.0 if is_covered and areas_apart < 0 else abs(areas_apart)
+    if max(np.sqrt(sigmas) / tuning.return_sigmas, away, areas_apart) < 1:
+        return float(2 - away - areas_apart / 2)
+    return NEVER
+
+
+@compiled(numba.int64(ROWS, numba.float64[:, ::1], GIVEN, numba.int64[::1], *_SCORING))
+def score_returns(
+    rows: Rows, votes: Floats, given: Given, track_of: Ints, threshold: float, tuning: Tuning, scores: Floats
+) -> int:
+    """Score lost tracks with strong detections that are left, by place and area; returns how many may go together."""
+    found = 0
+    scores[:] = NEVER
+    is_free = np.ones(len(rows), np.bool_)
+    is_free[track_of[track_of >= 0]] = False
+    for i in range(len(rows)):
+        row = rows[i]
+        if row.id < 0 or not is_free[i]:
+            continue
+        class_id = votes[i].argmax()
+        for j in range(len(track_of)):
+            if track_of[j] < 0 and given.confidence[j] >= threshold and given.classes[j] == class_id:
+                thing = given.boxes[j], given.masks.areas[j]
+                scores[i, j] = _fit(row.edges, row.spreads, row.area, row.is_covered, *thing, tuning)
+                found += scores[i, j] > 0
+    return found
+
+
+@compiled(numba.int64(ROWS, numba.float64[:, ::1], numba.int64[::1], numba.float64, *_SCORING))
+def score_adoptions(
+    rows: Rows, votes: Floats, track_of: Ints, time_s: float, began_s: float, tuning: Tuning, scores: Floats
+) -> int:
+    """Score lost tracks with the young ones of detections [n], which may continue them; returns how many may."""
+    found = 0
+    scores[:] = NEVER
+    for j in range(len(track_of)):
+        if track_of[j] < 0:
+            continue
+        young = rows[track_of[j]]
+        if time_s - young.born_s > tuning.adopt_s or young.born_s <= began_s:
+            continue
+        class_id = votes[track_of[j]].argmax()
+        for i in range(len(rows)):
+            row = rows[i]
+            if row.id >= 0 and row.seen_s < min(time_s, young.born_s) and votes[i].argmax() == class_id:
+                scores[i, j] = _fit(row.edges, row.spreads, row.area, row.is_covered, young.edges, young.area, tuning)
+                found += scores[i, j] > 0
+    return found
 
 
 @compiled("float64[:, ::1](Array(float64, 2, 'A'), Array(float64, 2, 'A'))")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import coco_rle
 from maskjet.detections import Detections
-from maskjet.jit import compiled
+from maskjet.jit import compiled, types
 from maskjet.mask_pixels import count_pieces, cut, write_masks
 
 Ints = NDArray[np.int64]
@@ -27,6 +28,10 @@ class Strips(NamedTuple):
     """int64 [n, 4]: tight box of each mask, right and bottom exclusive; all 0 for an empty one."""
     areas: Ints
     """int64 [n]: pixels of each mask."""
+
+
+STRIPS = types.NamedTuple((numba.int32[:, ::1], numba.int64[::1], numba.int64[:, ::1], numba.int64[::1]), Strips)
+"""Type of `Strips` in compiled functions."""
 
 
 def cut_strips(found: Detections) -> Strips:
@@ -83,13 +88,6 @@ def move_mask(rle: coco_rle.RLE, box: NDArray[np.float64], target: NDArray[np.fl
     starts, ends = spans[np.append(True, is_apart)[: len(spans)], 0], spans[np.append(is_apart, True)[: len(spans)], 1]
     runs = coco_rle.Runs((height, width), np.stack([starts, ends], axis=1), np.array([0, len(starts)]))
     return write_masks(runs)[0]
-
-
-def join_strips(parts: Sequence[NDArray[np.int32]], boxes: Ints, areas: Ints) -> Strips:
-    """Put the strips of single masks together."""
-    firsts = np.zeros(len(parts) + 1, np.int64)
-    np.cumsum([len(part) for part in parts], out=firsts[1:])
-    return Strips(np.concatenate([*parts, np.empty((0, 3), np.int32)]), firsts, boxes, areas)
 
 
 def count_shared(masks: Strips, moves: Ints, others: Strips) -> Ints:

@@ -8,9 +8,17 @@ import numpy as np
 
 from maskjet.detections import Detections
 from maskjet.errors import InputError
-from maskjet.tracking.matching import Compared, Given, assign, compare, find_hidden_edges, score_returns
+from maskjet.tracking.matching import (
+    Compared,
+    assign,
+    compare,
+    score_adoptions,
+    score_confirmed,
+    score_returns,
+    score_young,
+)
 from maskjet.tracking.strips import Ints, cut_strips
-from maskjet.tracking.tracks import Bools, Floats, Tracks
+from maskjet.tracking.tracks import Bools, Given, Tracks, begin, expire, go_on, predict
 from maskjet.tracking.tuning import Tuning
 
 _FRAME_S = 1 / 30  # between frames without times
@@ -45,7 +53,7 @@ class Tracker:
     def __init__(self, *, threshold: float = 0.5, tuning: Tuning | None = None) -> None:
         if not 0 <= threshold <= 1:
             raise InputError(f"threshold must be 0..1, got {threshold}.")
-        self.threshold, self._tuning = threshold, tuning or Tuning()
+        self.threshold, self._tuning = threshold, Tuning(*map(float, tuning or Tuning()))
         self._next_id = 1
         self._columns: dict[int, int] = {}  # class id to column of votes
         self._size_hw: tuple[int, int] | None = None
@@ -75,24 +83,38 @@ class Tracker:
         given = self._read(found)
         if found.image_size != self._size_hw or time_s < self._time_s:
             self._begin_anew()
-        is_lost = self._tracks.rows["seen_s"] < self._time_s
-        if len(self._tracks):
-            self._tracks.predict(time_s - self._time_s, is_lost, self._tuning)
-        compared = compare(self._tracks, given, self._tuning)
+        tracks, last_s = self._tracks, self._time_s
+        if len(tracks):
+            predict(tracks.rows, time_s - last_s, last_s, self._tuning)
+        compared = compare(tracks, given, self._tuning)
         track_of = self._match(given, compared, time_s)
-        if (track_of < 0).all() and min(np.count_nonzero(~is_lost), np.count_nonzero(self._is_strong(given))) >= _CUT:
+        if (track_of < 0).all() and self._is_cut(given, last_s):
             self._begin_anew()
-            compared = compare(self._tracks, given, self._tuning)
+            tracks = self._tracks
+            compared = compare(tracks, given, self._tuning)
         if self._began_s == -math.inf:
             self._began_s = time_s
         self._size_hw, self._time_s = found.image_size, time_s
-        self._continue(given, compared, track_of)
-        is_gone = self._adopt(track_of[track_of >= 0]) | self._find_expired(compared, found.image_size)
-        if is_gone.any():
-            self._tracks.keep(~is_gone)
-            track_of = np.where(track_of >= 0, (np.cumsum(~is_gone) - 1)[track_of], -1)
-        self._begin(given, track_of)
+        origins = np.arange(len(tracks))
+        state, tuning = (tracks.rows, tracks.votes, given), self._tuning
+        self._next_id = go_on(*state, compared.hidden, track_of, time_s, self._next_id, origins, tuning)
+        is_gone = self._adopt(track_of)
+        expire(tracks.rows, compared.covered, given.size_hw, time_s, is_gone, tuning)
+        new = np.flatnonzero((track_of < 0) & (given.confidence >= self.threshold))
+        places = tracks.renew(is_gone, len(new), given.masks, np.concatenate([origins, ~new]))
+        track_of = np.where(track_of >= 0, places[track_of], -1) if len(places) else track_of
+        if len(new):
+            first = len(tracks) - len(new)
+            least = tuning.birth if self._began_s == time_s else tuning.instant
+            track_of[new] = np.arange(first, len(tracks))
+            state = tracks.rows, tracks.votes, given
+            self._next_id = begin(*state, new, first, time_s, least, self._next_id, tuning)
         return self._name(found, track_of)
+
+    def _is_cut(self, given: Given, last_s: float) -> bool:
+        """Whether the video is cut where nothing of several things goes on."""
+        gone_on, strong = self._tracks.rows["seen_s"] >= last_s, given.confidence >= self.threshold
+        return bool(min(np.count_nonzero(gone_on), np.count_nonzero(strong)) >= _CUT)
 
     def _name(self, found: Detections, track_of: Ints) -> Detections:
         """The detections with the ids and classes of their tracks."""
@@ -100,7 +122,7 @@ class Tracker:
         is_tracked = track_of >= 0
         chosen = track_of[is_tracked]
         ids[is_tracked] = self._tracks.rows["id"][chosen]
-        classes[is_tracked] = np.array([*self._columns], np.int64)[self._tracks.classes[chosen]]
+        classes[is_tracked] = np.array([*self._columns], np.int64)[self._tracks.votes[chosen].argmax(1)]
         return found.with_tracks(ids, classes)
 
     def _read(self, found: Detections) -> Given:
@@ -110,108 +132,37 @@ class Tracker:
         for class_id in found.class_id.tolist():
             self._columns.setdefault(class_id, len(self._columns))
         classes = np.array([self._columns[class_id] for class_id in found.class_id.tolist()], np.int64)
-        votes, missing = self._tracks.votes, len(self._columns) - self._tracks.votes.shape[1]
-        if missing > 0:
-            self._tracks.votes = np.pad(votes, ((0, 0), (0, missing)))
+        self._tracks.add_classes(len(self._columns))
         confidence = found.confidence.astype(np.float64).clip(0, 1)
         return Given(found.image_size, boxes, confidence, classes, cut_strips(found))
 
-    def _is_strong(self, given: Given) -> Bools:
-        return np.asarray(given.confidence >= self.threshold)
-
     def _match(self, given: Given, compared: Compared, time_s: float) -> Ints:
         """The track of each detection, -1 for none: int64 [n]."""
-        tracks, tuning, confidence = self._tracks, self._tuning, given.confidence
-        track_of, is_free = np.full(len(confidence), -1), np.ones(len(tracks), np.bool_)
+        rows, votes, similarity = self._tracks.rows, self._tracks.votes, compared.similarity
+        scores, track_of = np.empty_like(similarity), np.full(len(given.classes), -1)
+        into = self.threshold, self._tuning, scores
 
-        def take(scores: Floats, least: float) -> None:
-            chosen, found = assign(scores, least)
-            track_of[candidates[1][found]] = candidates[0][chosen]
-            is_free[candidates[0][chosen]] = False
+        def take() -> None:
+            i, j = assign(scores)
+            track_of[j] = i
 
-        is_confirmed, is_strong = tracks.rows["id"] >= 0, self._is_strong(given)
-        is_usable = is_strong | (confidence >= tuning.low)
-        is_late = (time_s - tracks.rows["seen_s"] > tuning.weak_s)[:, None]
-        is_refused = ~is_strong & (is_late | (compared.similarity < tuning.least_weak))
-        weights = 1 - tuning.confidence_share + tuning.confidence_share * confidence
-        candidates = np.flatnonzero(is_confirmed), np.flatnonzero(is_usable)
-        take(np.where(is_refused, 0, compared.similarity * weights)[np.ix_(*candidates)], tuning.least)
-        candidates = np.flatnonzero(~is_confirmed), np.flatnonzero(is_usable & (track_of < 0))
-        take(compared.similarity[np.ix_(*candidates)], tuning.least_new)
-        lost, left = candidates = np.flatnonzero(is_confirmed & is_free), np.flatnonzero(is_strong & (track_of < 0))
-        if len(lost) and len(left):
-            things = given.boxes[left], given.masks.areas[left], given.classes[left]
-            take(score_returns(tracks, lost, *things, tuning), 0)
+        if score_confirmed(rows, similarity, given.confidence, time_s, *into):
+            take()
+        if score_young(rows, similarity, given.confidence, track_of, *into):
+            take()
+        if score_returns(rows, votes, given, track_of, *into):
+            take()
         return track_of
 
-    def _continue(self, given: Given, compared: Compared, track_of: Ints) -> None:
-        """Move the tracks that were found to where they are, and confirm them."""
-        tracks, tuning, rows = self._tracks, self._tuning, self._tracks.rows
-        found = np.flatnonzero(track_of >= 0)
-        chosen, boxes, areas = track_of[found], given.boxes[found], given.masks.areas[found]
-        is_cut = compared.hidden[chosen, found] > tuning.cut_share * rows["area"][chosen]
-        is_hidden = find_hidden_edges(tracks, chosen, found, given, is_cut, tuning.cut_depth)
-        tracks.correct(chosen, boxes, is_hidden, tuning)
-        is_whole = ~is_cut | (areas >= tuning.shrunk * rows["area"][chosen])
-        places = np.where(is_hidden.any(1, keepdims=True), rows["edges"][chosen], boxes)
-        tracks.take_masks(chosen[is_whole], places[is_whole], given.masks, found[is_whole])
-        rows["seen_s"][chosen] = self._time_s
-        rows["best"][chosen] = np.maximum(rows["best"][chosen], given.confidence[found])
-        tracks.votes[chosen, given.classes[found]] += given.confidence[found]
-        is_sure = (rows["best"][chosen] >= tuning.birth) | (tracks.votes[chosen].sum(1) >= tuning.evidence)
-        self._confirm(chosen[is_sure & (rows["id"][chosen] < 0)])
-
-    def _confirm(self, chosen: Ints) -> None:
-        self._tracks.rows["id"][chosen] = self._next_id + np.arange(len(chosen))
-        self._next_id += len(chosen)
-
-    def _adopt(self, chosen: Ints) -> Bools:
+    def _adopt(self, track_of: Ints) -> Bools:
         """Let young tracks, of those found, continue lost ones that they fit: which lost ones, bool [t]."""
-        tracks, rows, tuning = self._tracks, self._tracks.rows, self._tuning
-        is_adopted, born_s = np.zeros(len(tracks), np.bool_), rows["born_s"][chosen]
-        young = chosen[(self._time_s - born_s <= tuning.adopt_s) & (born_s > self._began_s)]
-        lost = np.flatnonzero((rows["id"] >= 0) & (rows["seen_s"] < self._time_s))
-        if len(young) and len(lost):
-            things = rows["edges"][young], rows["area"][young], tracks.classes[young]
-            scores = score_returns(tracks, lost, *things, tuning)
-            scores[rows["seen_s"][lost, None] >= rows["born_s"][young]] = 0
-            i, j = assign(scores, 0)
-            old, new = lost[i], young[j]
+        rows, votes = self._tracks.rows, self._tracks.votes
+        is_adopted, scores = np.zeros(len(rows), np.bool_), np.empty((len(rows), len(track_of)))
+        if score_adoptions(rows, votes, track_of, self._time_s, self._began_s, self._tuning, scores):
+            old, j = assign(scores)
+            new = track_of[j]
             for name in ("id", "born_s"):
                 rows[name][new] = rows[name][old]
-            tracks.votes[new] += tracks.votes[old]
+            votes[new] += votes[old]
             is_adopted[old] = True
         return is_adopted
-
-    def _find_expired(self, compared: Compared, size_hw: tuple[int, int]) -> Bools:
-        """Which tracks have not been found for too long, bool [t]; those that left the image wait at its border."""
-        tuning, rows, time_s = self._tuning, self._tracks.rows, self._time_s
-        is_expired = rows["seen_s"] < time_s
-        rows["is_covered"] = is_expired & (compared.covered > tuning.covered_share)
-        lost = np.flatnonzero(is_expired)
-        edges, seen_s, until_s = rows["edges"][lost], rows["seen_s"][lost], rows["until_s"][lost]
-        middles = (edges[:, :2] + edges[:, 2:]) / 2
-        away = np.clip(middles, 0, size_hw[::-1]) - middles
-        is_outside = away.any(1)
-        rows["edges"][lost] += np.hstack([away, away])
-        rows["speeds"][lost[is_outside]] = 0
-        until_s = np.maximum(until_s, seen_s + tuning.lost_s)
-        hidden_until_s = np.minimum(time_s + tuning.lost_s, seen_s + tuning.covered_s)
-        until_s = np.where(rows["is_covered"][lost], np.maximum(until_s, hidden_until_s), until_s)
-        until_s = np.where(rows["id"][lost] < 0, seen_s + tuning.tentative_s, until_s)
-        rows["until_s"][lost], is_expired[lost] = until_s, time_s > until_s
-        return np.asarray(is_expired)
-
-    def _begin(self, given: Given, track_of: Ints) -> None:
-        """Begin tracks of detections that have none, in the first frame confirmed ones."""
-        tuning = self._tuning
-        new = np.flatnonzero((track_of < 0) & self._is_strong(given))
-        if not len(new):
-            return
-        chosen = self._tracks.begin(given.boxes[new], self._time_s, tuning)
-        self._tracks.take_masks(chosen, given.boxes[new], given.masks, new)
-        self._tracks.votes[chosen, given.classes[new]] = given.confidence[new]
-        self._tracks.rows["best"][chosen] = given.confidence[new]
-        least = tuning.birth if self._began_s == self._time_s else tuning.instant
-        self._confirm(chosen[given.confidence[new] >= least])
-        track_of[new] = chosen

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Tuning:
+class Tuning(NamedTuple):
     """Tuned on the drawn streets of `benchmarks/tracking.md`. A size is the root of a box's area; times are seconds."""
 
     low: float = 0.1
