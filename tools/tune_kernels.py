@@ -24,7 +24,6 @@ import torch
 
 from benchmarks.workloads import GPU_WORKLOADS, WORKLOADS, projections, to_device
 from maskjet.machine import describe_machine
-from maskjet.ops import RECORDS
 from maskjet.ops.attention.triton import Blocks
 from maskjet.ops.canvas import stretch
 from maskjet.ops.encode_masks import triton as encode
@@ -34,6 +33,7 @@ from maskjet.ops.preprocess import triton as preprocess
 from maskjet.ops.select import triton as select
 from maskjet.ops.selection import SizeTable, mask_queries
 from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
+from tests.ops.network import OPS
 
 GPU_AND_CPU = {op: {**WORKLOADS[op], **GPU_WORKLOADS.get(op, {})} for op in WORKLOADS}
 SEQUENCES = ((1, 1940), (4, 485), (32, 485), (8, 1940), (32, 1025), (8, 4100))  # of rf-detr-large and -seg-2xlarge
@@ -200,7 +200,7 @@ def tune_network(op, workload, choices):
     """A kernel of the network, whose module has the attributes of each choice."""
     module = importlib.import_module(f"maskjet.ops.{op}.triton")
     inputs = inputs_of(op, workload)
-    run = partial(RECORDS[op].public, implementation="triton")
+    run = partial(OPS[op].public, implementation="triton")
     with compiling_ahead(DEVICE):
         for changes in choices:
             with changed(module, changes):

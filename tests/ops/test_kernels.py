@@ -21,6 +21,7 @@ from maskjet.ops.selection import MaskQueries, SizeTable, mask_queries
 from tests.ops.cases import CHECKS
 from tests.ops.cases.paste_masks import blobs
 from tests.ops.frames import NORMALISATION
+from tests.ops.network import OPS
 
 
 def queries(device, *rows, limit):
@@ -63,7 +64,7 @@ def test_kernels_compile_for_other_gpus():
 
 def test_many_pixels_are_normalised_in_longer_columns(monkeypatch, device):
     monkeypatch.setattr(norm, "_MANY_PIXELS", 1)
-    op, checks = RECORDS["depthwise_norm"], CHECKS["depthwise_norm"]
+    op, checks = OPS["depthwise_norm"], CHECKS["depthwise_norm"]
     for case in ("one pixel", "whole tiles", "one more than tiles"):
         inputs = checks.cases[case](device)
         expected, actual = (op.public(**inputs, implementation=name) for name in ("reference", "triton"))

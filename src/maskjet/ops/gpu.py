@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from maskjet.errors import first_line
-from maskjet.ops.record import HALVES, Op, Variant, name_of
+from maskjet.ops.record import Op, Variant, name_of
 
 capturing = threading.Lock()
 """Held while a graph is captured, and while a video decoder is made or freed. To make a decoder, CUDA waits for all
@@ -39,7 +39,7 @@ def make_op(
     public: Callable[..., Any],
     reference: Callable[..., Any],
     *,
-    dtypes: tuple[torch.dtype, ...] = HALVES,
+    dtypes: tuple[torch.dtype, ...],
     cpu: Variant | None = None,
 ) -> Op:
     """Make the record of an op whose Triton implementation has its name and lies in its package's `triton.py`.

@@ -20,7 +20,7 @@ _AHEAD = 2
 def depthwise_norm(
     image: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, eps: float, out: torch.Tensor
 ) -> None:
-    """Write the normalised convolution; see `ops.depthwise_norm`."""
+    """Write the normalised convolution; see the reference."""
     batch, height, width, channels = image.shape
     if not image.numel():
         return
