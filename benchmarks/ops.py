@@ -213,7 +213,7 @@ def _peers() -> tuple[dict[str, dict[str, Call]], list[str]]:
         return {}, ["pycocotools is left out, since it is not installed: pip install 'maskjet[bench]'."]
 
     def paste_and_encode(**inputs: Any) -> list[list[bytes]]:
-        pasted = ops.paste_masks(**inputs, implementation="reference")
+        pasted = ops.paste_masks(**inputs)
         planes = ([np.asfortranarray(mask) for mask in masks.cpu().numpy()] for masks, _ in pasted)
         return [[pycoco_mask.encode(plane)["counts"] for plane in image] for image in planes]
 

@@ -252,7 +252,6 @@ WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
         **{f"{size}, 25 masks": _masks(size) for size in SIZES_HW},
         "1080p, 25 masks of noise": _masks("1080p", is_noise=True),
     },
-    "paste_masks": {"1080p, 25 masks": _masks("1080p")},
     "nms": {
         "5 levels of 1,000 proposals": _boxes(5, 1000, 1, iou_threshold=0.7),
         "500 candidates of 90 classes, 100 stay": _boxes(1, 500, 90, iou_threshold=0.5, max_output=100),
@@ -290,10 +289,6 @@ GPU_WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
         **{f"1080p, {masks} masks": _masks("1080p", masks) for masks in (5, 100)},
         "1080p, 25 masks, letterbox": _letterboxed(_masks("1080p")),
         "1080p, 25 masks of noise, letterbox": _letterboxed(_masks("1080p", is_noise=True)),
-    },
-    "paste_masks": {
-        **{f"{size}, 25 masks": _masks(size) for size in ("312", "720p")},
-        "1080p, 25 masks, letterbox": _letterboxed(_masks("1080p")),
     },
     "nms": {"5,000 candidates of 90 classes, 100 stay": _boxes(1, 5000, 90, iou_threshold=0.5, max_output=100)},
     "roi_align": {"1,000 boxes, 7 × 7": pyramid(1000, 7)},

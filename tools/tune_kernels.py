@@ -28,7 +28,6 @@ from maskjet.ops.attention.triton import Blocks
 from maskjet.ops.canvas import stretch
 from maskjet.ops.encode_masks import triton as encode
 from maskjet.ops.gpu import Launcher, compiling_ahead, table
-from maskjet.ops.paste_masks import triton as paste
 from maskjet.ops.preprocess import triton as preprocess
 from maskjet.ops.select import triton as select
 from maskjet.ops.selection import SizeTable, mask_queries
@@ -171,31 +170,6 @@ def tune_encode(size):
             )
 
 
-def tune_paste(size):
-    inputs = inputs_of("encode_masks", f"{size}, 25 masks")
-    queries = [mask_queries(given["query"], 1, 100, DEVICE) for given in inputs]
-    outs = [torch.empty(25, *inputs[0]["image_sizes"][0], dtype=torch.uint8, device=DEVICE) for _ in inputs]
-    flags = torch.empty(25, dtype=torch.bool, device=DEVICE)
-    for tile, warps in [
-        ((8, 128), 2),
-        ((8, 128), 4),
-        ((16, 128), 4),
-        ((4, 128), 2),
-        ((4, 256), 4),
-        ((8, 256), 8),
-        ((8, 64), 2),
-        ((16, 64), 4),
-    ]:
-        with patch.object(paste, "_TILE_HW", tile), patch.object(paste, "_launch", launcher(paste, "_launch", warps)):
-            calls = [
-                lambda given=given, query=query, out=out: paste.launch(
-                    given["mask_logits"][0], query.count, query.query[0], out, flags
-                )
-                for given, query, out in zip(inputs, queries, outs, strict=True)
-            ]
-            yield f"tile {tile}, {warps} warps", time_us(calls), outs[0].clone()
-
-
 def tune_network(op, workload, choices):
     """A kernel of the network, whose module has the attributes of each choice."""
     module = importlib.import_module(f"maskjet.ops.{op}.triton")
@@ -294,7 +268,6 @@ def main(path, *only):
         "preprocess 1080p": tune_preprocess(),
         "select 100 × 91": tune_select(),
         **{f"encode_masks {size}, 25 masks": tune_encode(size) for size in ("312", "1080p")},
-        **{f"paste_masks {size}, 25 masks": tune_paste(size) for size in ("312", "1080p")},
         **{
             f"{op}, {workload}": tune_network(op, workload, shapes)
             for op, shapes in NETWORK.items()

@@ -18,7 +18,6 @@ LONG = {
         *("one pixel each", "boxes, float16", "a query twice", "all zero", "letterbox, top left"),
     },
     "nms": {"two tiles of words"},
-    "paste_masks": {"letterboxes of a batch", "letterbox, tall", "letterbox, top left"},
     "preprocess": {
         *("letterbox, batch, bgr", "letterbox, tall", "letterbox, coloured", "strided rows", "bfloat16", "batch"),
         *("nv12, letterbox, coloured", "nv12, three matrices", "nv12, letterbox"),

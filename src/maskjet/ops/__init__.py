@@ -26,7 +26,7 @@ from maskjet.ops.selection import Selection
 
 RECORDS: Mapping[str, Op] = {
     name: import_module(f"{__name__}.{name}").RECORD
-    for name in ("preprocess", "select", "encode_masks", "paste_masks", "nms", "roi_align", "paint")
+    for name in ("preprocess", "select", "encode_masks", "nms", "roi_align", "paint")
 }
 
 __all__ = [

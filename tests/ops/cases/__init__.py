@@ -21,7 +21,6 @@ from tests.ops.cases import (
     mask_logits,
     nms,
     paint,
-    paste_masks,
     preprocess,
     rank_tokens,
     refine_boxes,
@@ -52,7 +51,7 @@ CHECKS: Mapping[str, Checks] = {
         module.CASES, module.tolerance_used, module.bytes_moved, getattr(module, "flops", None)
     )
     for module in (
-        *(preprocess, select, encode_masks, paste_masks, nms, roi_align, paint),
+        *(preprocess, select, encode_masks, nms, roi_align, paint),
         *(linear, attention, embed_patches, rank_tokens, refine_boxes, deformable_attention),
         *(resize_pixels, depthwise_norm, mask_logits),
     )
