@@ -12,7 +12,7 @@ import torch
 
 from maskjet.networks.rfdetr.fused.forward import Forward
 from maskjet.ops import RECORDS
-from maskjet.ops.gpu import triton_variant
+from maskjet.ops.gpu import make_op
 from maskjet.ops.linear.reference import Norm
 from maskjet.ops.linear.tiles import Workspace, count_partials
 from maskjet.ops.record import Op, Variant
@@ -128,13 +128,13 @@ def _record(allocate: Callable[..., Any], dtypes: tuple[torch.dtype, ...] = (tor
     name = allocate.__name__
     module = f"maskjet.ops.{name}"
     reference = Variant(getattr(importlib.import_module(f"{module}.reference"), name))
-    variants = {"triton": triton_variant(f"{module}.triton", name, dtypes), "reference": reference}
 
     def public(*args: Any, implementation: str = "auto", **given: Any) -> Any:
         first = next(iter((*args, *given.values())))
         return allocate(OPS[name].choose(implementation, first).run, *args, **given)
 
-    return Op(name, public, variants)
+    public.__name__, public.__module__ = name, module  # where `make_op` looks
+    return make_op(public, reference, dtypes=dtypes)
 
 
 OPS: Mapping[str, Op] = {

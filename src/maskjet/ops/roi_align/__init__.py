@@ -81,4 +81,4 @@ def roi_align(
     return pooled
 
 
-RECORD = make_op(roi_align, reference.roi_align, dtypes=FLOATS, cpu=Variant(cpu.roi_align, cpu.refuse))
+RECORD = make_op(roi_align, Variant(reference.roi_align), dtypes=FLOATS, cpu=Variant(cpu.roi_align, cpu.refuse))

@@ -133,4 +133,4 @@ def _whole_numbers(class_map: Any) -> Any:
     return class_map
 
 
-RECORD = make_op(select, reference.select, dtypes=FLOATS, cpu=Variant(cpu.select, needs_cpu))
+RECORD = make_op(select, Variant(reference.select), dtypes=FLOATS, cpu=Variant(cpu.select, needs_cpu))
