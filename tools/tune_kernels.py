@@ -225,7 +225,7 @@ NETWORK = {
         for chosen in ((4, 4, 4), (2, 8, 4), (4, 2, 2), (2, 4, 4), (4, 8, 8), (2, 2, 2))
     ],
     "depthwise_norm": choices(_PAIRS=(2, 4), _ROWS_OF_FEW=(3, 2, 4, 6))
-    + choices(_PAIRS=(2, 4), _ROWS_OF_MANY=(39, 20, 13), _AHEAD=(2, 0, 1, 4)),
+    + choices(_PAIRS=(2, 4), _ROWS_OF_MANY=(39, 20, 13)),
     "mask_logits": choices(_ROWS=(128, 64), _COLUMNS=(128, 64, 256)),
     "rank_tokens": choices(_FEW=((8, 512), (8, 1024), (8, 256), (4, 1024), (4, 512)))
     + choices(_MANY=((16, 256), (16, 128), (32, 128), (32, 256), (8, 256))),

@@ -116,7 +116,7 @@ KERNELS = [
     (
         depthwise_norm_kernel,
         {**tensors(HALVES, "image", "out"), "weight_ptr": ["*fp32"] * 2},
-        constants(HEIGHT=78, WIDTH=78, CHANNELS=256, ROWS=4, PAIRS=2, AHEAD=[0, 2]),
+        constants(HEIGHT=78, WIDTH=78, CHANNELS=256, ROWS=[4, 39], PAIRS=2),
     ),
     (
         mask_logits_kernel,

@@ -14,7 +14,6 @@ _PAIRS = 2
 _CHANNELS_OF_WARP = 256
 _ROWS_OF_FEW, _ROWS_OF_MANY = 3, 39  # most rows per program
 _MANY_PIXELS = 2**15  # images from here on fill the GPU with many rows per program, and exceed the cache
-_AHEAD = 2
 
 
 def depthwise_norm(
@@ -39,5 +38,4 @@ def depthwise_norm(
         CHANNELS=channels,
         ROWS=triton.cdiv(height, tiles),
         PAIRS=_PAIRS,
-        AHEAD=_AHEAD if is_many else 0,
     )
