@@ -111,7 +111,6 @@ def tune_select():
         "class_map": table(tuple(range(91)), torch.int32, DEVICE),
         "max_detections": 100,
         "num_select": 100,
-        "round_boxes": False,
     }
     for tile, ranked, warps in [
         (2048, 64, 8),

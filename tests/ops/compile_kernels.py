@@ -56,7 +56,7 @@ ENCODE = {"COLUMNS": 16, "SLOTS": 128, "IMAGES": 64, "HAS_BOXES": [False, True]}
 KERNELS = [
     (preprocess_kernel, tensors(FLOATS, "out"), constants(**PREPROCESS)),
     (preprocess_yuv_kernel, tensors(FLOATS, "out"), constants(**PREPROCESS)),
-    (select_kernel, tensors(FLOATS, "logits"), constants(IS_ROUNDED=True, TILE=2048, RANKED=64)),
+    (select_kernel, tensors(FLOATS, "logits"), constants(TILE=2048, RANKED=64)),
     (find_edges_kernel, {**tensors(FLOATS, "masks"), "boxes_ptr": ["*i32"]}, constants(ROWS=16, **ENCODE)),
     (write_strings_kernel, {}, constants(**ENCODE, BLOCKS=64, TILE=1024)),
     (find_overlaps_kernel, tensors(["*fp32"], "boxes"), constants(ROWS=64, BITS=32)),

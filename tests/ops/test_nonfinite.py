@@ -41,7 +41,7 @@ def test_select(seed):
     }
     thresholds = spoil(torch.rand(3, generator=generator), generator, 2)
     for threshold in (0.0, -1.0, thresholds, thresholds.tolist(), torch.nan, -torch.inf, torch.inf):
-        for options in ({}, {"round_boxes": True, "num_select": 7}):
+        for options in ({}, {"num_select": 7}):
             found = assert_agree("select", {**inputs, **options, "threshold": threshold})
             for image, (height, width) in enumerate(inputs["image_sizes"]):
                 count = int(found.count[image])
