@@ -14,6 +14,7 @@ from benchmarks.workloads import QUERIES
 from maskjet import ops
 from maskjet.ops.encode_masks.reference import encode_dense
 from tests.ops.cases import CHECKS
+from tests.ops.cases.paste_masks import tolerance_used
 
 _ROUNDING = 0.5 + 1e-3  # pixels that a rounded box may be off
 
@@ -40,7 +41,7 @@ def expect(request: Request) -> tuple[Instances, list[bytes]]:
         num_select=QUERIES,
         implementation="reference",
     )
-    masks = ops.paste_masks(request.mask_logits, selection, [request.size_hw], implementation="reference")[0][0]
+    masks = ops.paste_masks(request.mask_logits, selection, [request.size_hw])[0][0]
     return as_instances(selection, masks), encode_dense(masks)
 
 
@@ -63,7 +64,7 @@ def _share(request: Request, expected: Instances, strings: list[bytes], actual: 
         of_masks = CHECKS["encode_masks"].tolerance_used(inputs, [strings], [actual.masks])
     else:
         pasted = ([_with_flags(found.masks, count)] for found in (expected, actual))
-        of_masks = CHECKS["paste_masks"].tolerance_used(inputs, *pasted)
+        of_masks = tolerance_used(inputs, *pasted)
     return max(used, of_masks)
 
 

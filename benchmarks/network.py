@@ -40,10 +40,10 @@ from maskjet.networks.rfdetr import RFDETR, NetworkOutput
 from maskjet.networks.rfdetr.decoder import refine_boxes
 from maskjet.networks.rfdetr.fused.forward import Forward
 from maskjet.networks.rfdetr.fused.weights import fold
-from maskjet.ops import RECORDS
 from maskjet.spec import SPECS
 from maskjet.traffic import sample
 from tests.ops.cases import CHECKS
+from tests.ops.network import OPS
 
 RUNTIMES = ("fused", "compiled", "eager")
 """What runs the network."""
@@ -310,7 +310,7 @@ def _recorded(forward: Forward) -> Iterator[list[Any]]:
 
     def record(op: str, *args: Any, **given: Any) -> None:
         run(op, *args, **given)
-        names = inspect.signature(RECORDS[op].variants["reference"].run).parameters
+        names = inspect.signature(OPS[op].variants["reference"].run).parameters
         tensors = dict(zip(names, args, strict=False)) | given
         tensors = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
         out = given.get("out", args[-1])

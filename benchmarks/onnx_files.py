@@ -38,7 +38,6 @@ from maskjet.traffic import sample
 EXPORTED = "as exported"
 """Name of the baseline, the unchanged file."""
 VARIANTS: Mapping[str, Sequence[str]] = {
-    "nms_top_k": ("nms_top_k",),
     "level_pooling": ("level_pooling",),
     "loop_concat": ("loop_concat",),
     "all": REWRITES,

@@ -30,6 +30,7 @@ from maskjet.machine import describe_machine
 from maskjet.ops.record import Op
 from maskjet.tables import shown
 from tests.ops.cases import CHECKS
+from tests.ops.network import OPS
 
 Call = Callable[..., Any]
 
@@ -70,7 +71,7 @@ class OpsReport(measured.MeasuredReport):
     """All measurements of a run."""
 
     measurements: Sequence[VariantCost]
-    """All costs, in the order of `ops.RECORDS` and `WORKLOADS`."""
+    """All costs, in the order of `OPS` and `WORKLOADS`."""
     copy_gb_per_s: float
     """Bandwidth of copies within the device's memory, reads and writes, in 1e9 bytes per second."""
 
@@ -127,13 +128,13 @@ def run(path: Path | None = None, *, runs: int = 30, only: Sequence[str] = (), d
         MaskjetError: An implementation does not equal the reference; nothing is written.
     """
     measured.check_runs(runs)
-    check_names(only, ops.RECORDS)
+    check_names(only, OPS)
     resolved = EngineConfig(device=device).resolve_device()
     bandwidth = measure_bandwidth(resolved)
     peers, notes = _peers()
     trials = [
         _prepare(op, workload, build, peers.get(name, {}), resolved)
-        for name, op in ops.RECORDS.items()
+        for name, op in OPS.items()
         if not only or name in only
         for workload, build in _workloads(name, resolved).items()
     ]
@@ -212,7 +213,7 @@ def _peers() -> tuple[dict[str, dict[str, Call]], list[str]]:
         return {}, ["pycocotools is left out, since it is not installed: pip install 'maskjet[bench]'."]
 
     def paste_and_encode(**inputs: Any) -> list[list[bytes]]:
-        pasted = ops.paste_masks(**inputs, implementation="reference")
+        pasted = ops.paste_masks(**inputs)
         planes = ([np.asfortranarray(mask) for mask in masks.cpu().numpy()] for masks, _ in pasted)
         return [[pycoco_mask.encode(plane)["counts"] for plane in image] for image in planes]
 

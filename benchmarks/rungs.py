@@ -186,12 +186,6 @@ def _select(request: Request) -> ops.Selection:
     )
 
 
-def _paste_triton(request: Request) -> Instances:
-    selection = _select(request)
-    ((masks, _),) = ops.paste_masks(request.mask_logits, selection, [request.size_hw], implementation="triton")
-    return as_instances(selection, masks)
-
-
 def _encode_triton(request: Request) -> Instances:
     selection = _select(request)
     (strings,) = ops.encode_masks(request.mask_logits, selection, [request.size_hw], implementation="triton")
@@ -236,7 +230,6 @@ RUNGS: Mapping[str, Rung] = {
             "ranking and boxes compiled, survivors upsampled eagerly",
             _build_hybrid,
         ),
-        Rung("triton_dense", "ops.select and ops.paste_masks", _with_kernels(_paste_triton, "select", "paste_masks")),
         Rung(
             "triton_rle",
             "ops.select and ops.encode_masks: no full-size mask",

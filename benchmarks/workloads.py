@@ -252,12 +252,12 @@ WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
         **{f"{size}, 25 masks": _masks(size) for size in SIZES_HW},
         "1080p, 25 masks of noise": _masks("1080p", is_noise=True),
     },
-    "paste_masks": {"1080p, 25 masks": _masks("1080p")},
     "nms": {
         "5 levels of 1,000 proposals": _boxes(5, 1000, 1, iou_threshold=0.7),
         "500 candidates of 90 classes, 100 stay": _boxes(1, 500, 90, iou_threshold=0.5, max_output=100),
     },
     "roi_align": {"100 boxes, 14 × 14": pyramid(100, 14)},
+    "paint": {"1080p, 12 masks": _painted("1080p", 12)},
     "linear": {"677 tokens, 384 to 1,536, norm and GELU": _layer(677, 384, 1536, has_norm=True)},
     "attention": {"677 tokens": projections(1, 677)},
     "embed_patches": {"312 × 312, patches of 12": _patches(1)},
@@ -267,7 +267,6 @@ WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
     "resize_pixels": {"26 × 26 to 78 × 78, 256 channels": _tokens(1)},
     "depthwise_norm": {"78 × 78, 256 channels": _image(1)},
     "mask_logits": {"100 queries, 78 × 78": _queries(1)},
-    "paint": {"1080p, 12 masks": _painted("1080p", 12)},
 }
 """Workloads by op and name."""
 
@@ -291,12 +290,9 @@ GPU_WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
         "1080p, 25 masks, letterbox": _letterboxed(_masks("1080p")),
         "1080p, 25 masks of noise, letterbox": _letterboxed(_masks("1080p", is_noise=True)),
     },
-    "paste_masks": {
-        **{f"{size}, 25 masks": _masks(size) for size in ("312", "720p")},
-        "1080p, 25 masks, letterbox": _letterboxed(_masks("1080p")),
-    },
     "nms": {"5,000 candidates of 90 classes, 100 stay": _boxes(1, 5000, 90, iou_threshold=0.5, max_output=100)},
     "roi_align": {"1,000 boxes, 7 × 7": pyramid(1000, 7)},
+    "paint": {"720p, 33 masks": _painted("720p", 33)},
     "linear": {
         "677 tokens, 1,536 to 384, residual and sums": _layer(677, 1536, 384, has_residual=True),
         "16 × 677 tokens, 384 to 1,536, norm and GELU": _layer(16 * 677, 384, 1536, has_norm=True),
@@ -310,7 +306,6 @@ GPU_WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
     "resize_pixels": {"16 × 26 × 26 to 78 × 78, 256 channels": _tokens(16)},
     "depthwise_norm": {"16 × 78 × 78, 256 channels": _image(16)},
     "mask_logits": {"16 × 100 queries, 78 × 78": _queries(16)},
-    "paint": {"720p, 33 masks": _painted("720p", 33)},
 }
 """Further workloads for GPUs, by op and name."""
 

@@ -12,8 +12,8 @@ import hypothesis
 import pytest
 import torch
 
-from maskjet.ops import RECORDS
 from tests.interpreter import speed_up_interpreter
+from tests.ops.network import OPS
 
 # In the background of a shell Ctrl-C is ignored, also by the programs that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -30,7 +30,7 @@ hypothesis.settings.load_profile("seeded")
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
     speed_up_interpreter()
-for name in (name for name, op in RECORDS.items() if "triton" in op.variants):
+for name in (name for name, op in OPS.items() if "triton" in op.variants):
     importlib.import_module(f"maskjet.ops.{name}.kernels")
 os.environ.pop("TRITON_INTERPRET", None)
 

@@ -24,16 +24,15 @@ import torch
 
 from benchmarks.workloads import GPU_WORKLOADS, WORKLOADS, projections, to_device
 from maskjet.machine import describe_machine
-from maskjet.ops import RECORDS
 from maskjet.ops.attention.triton import Blocks
 from maskjet.ops.canvas import stretch
 from maskjet.ops.encode_masks import triton as encode
 from maskjet.ops.gpu import Launcher, compiling_ahead, table
-from maskjet.ops.paste_masks import triton as paste
 from maskjet.ops.preprocess import triton as preprocess
 from maskjet.ops.select import triton as select
 from maskjet.ops.selection import SizeTable, mask_queries
 from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
+from tests.ops.network import OPS
 
 GPU_AND_CPU = {op: {**WORKLOADS[op], **GPU_WORKLOADS.get(op, {})} for op in WORKLOADS}
 SEQUENCES = ((1, 1940), (4, 485), (32, 485), (8, 1940), (32, 1025), (8, 4100))  # of rf-detr-large and -seg-2xlarge
@@ -112,7 +111,6 @@ def tune_select():
         "class_map": table(tuple(range(91)), torch.int32, DEVICE),
         "max_detections": 100,
         "num_select": 100,
-        "round_boxes": False,
     }
     for tile, ranked, warps in [
         (2048, 64, 8),
@@ -171,36 +169,11 @@ def tune_encode(size):
             )
 
 
-def tune_paste(size):
-    inputs = inputs_of("encode_masks", f"{size}, 25 masks")
-    queries = [mask_queries(given["query"], 1, 100, DEVICE) for given in inputs]
-    outs = [torch.empty(25, *inputs[0]["image_sizes"][0], dtype=torch.uint8, device=DEVICE) for _ in inputs]
-    flags = torch.empty(25, dtype=torch.bool, device=DEVICE)
-    for tile, warps in [
-        ((8, 128), 2),
-        ((8, 128), 4),
-        ((16, 128), 4),
-        ((4, 128), 2),
-        ((4, 256), 4),
-        ((8, 256), 8),
-        ((8, 64), 2),
-        ((16, 64), 4),
-    ]:
-        with patch.object(paste, "_TILE_HW", tile), patch.object(paste, "_launch", launcher(paste, "_launch", warps)):
-            calls = [
-                lambda given=given, query=query, out=out: paste.launch(
-                    given["mask_logits"][0], query.count, query.query[0], out, flags
-                )
-                for given, query, out in zip(inputs, queries, outs, strict=True)
-            ]
-            yield f"tile {tile}, {warps} warps", time_us(calls), outs[0].clone()
-
-
 def tune_network(op, workload, choices):
     """A kernel of the network, whose module has the attributes of each choice."""
     module = importlib.import_module(f"maskjet.ops.{op}.triton")
     inputs = inputs_of(op, workload)
-    run = partial(RECORDS[op].public, implementation="triton")
+    run = partial(OPS[op].public, implementation="triton")
     with compiling_ahead(DEVICE):
         for changes in choices:
             with changed(module, changes):
@@ -251,7 +224,7 @@ NETWORK = {
         for chosen in ((4, 4, 4), (2, 8, 4), (4, 2, 2), (2, 4, 4), (4, 8, 8), (2, 2, 2))
     ],
     "depthwise_norm": choices(_PAIRS=(2, 4), _ROWS_OF_FEW=(3, 2, 4, 6))
-    + choices(_PAIRS=(2, 4), _ROWS_OF_MANY=(39, 20, 13), _AHEAD=(2, 0, 1, 4)),
+    + choices(_PAIRS=(2, 4), _ROWS_OF_MANY=(39, 20, 13)),
     "mask_logits": choices(_ROWS=(128, 64), _COLUMNS=(128, 64, 256)),
     "rank_tokens": choices(_FEW=((8, 512), (8, 1024), (8, 256), (4, 1024), (4, 512)))
     + choices(_MANY=((16, 256), (16, 128), (32, 128), (32, 256), (8, 256))),
@@ -294,7 +267,6 @@ def main(path, *only):
         "preprocess 1080p": tune_preprocess(),
         "select 100 × 91": tune_select(),
         **{f"encode_masks {size}, 25 masks": tune_encode(size) for size in ("312", "1080p")},
-        **{f"paste_masks {size}, 25 masks": tune_paste(size) for size in ("312", "1080p")},
         **{
             f"{op}, {workload}": tune_network(op, workload, shapes)
             for op, shapes in NETWORK.items()

@@ -101,6 +101,6 @@ def test_every_rung_runs_on_a_gpu(tmp_path):
         tmp_path, sizes_hw=[(176, 312)], survivors=[0, 25], runs=3, only=list(RUNGS), device="cuda", marks_ranges=True
     )
     assert {measurement.rung for measurement in report.measurements} == set(RUNGS)
-    launches = {m.rung: m.launches for m in report.measurements if (m.output, m.survivors) == ("masks", 25)}
-    assert 0 < launches.pop("triton_dense") < min(launches.values())
+    launches = {m.rung: m.launches for m in report.measurements if (m.output, m.survivors) == ("rle", 25)}
+    assert 0 < launches.pop("triton_rle") < min(launches.values())
     assert all(measurement.gpu_us > 0 for measurement in report.measurements)

@@ -10,6 +10,7 @@ from benchmarks import ops as bench_ops
 from benchmarks.workloads import GPU_WORKLOADS, WORKLOADS, as_listed
 from maskjet import coco_rle, ops
 from maskjet.errors import MaskjetError
+from tests.ops.network import OPS
 
 FIRST_WORKLOADS = [
     pytest.param(build, id=f"{op}: {name}", marks=marks)
@@ -27,7 +28,7 @@ def _small_masks(monkeypatch):
 
 
 def test_every_op_has_a_workload():
-    assert list(WORKLOADS) == list(GPU_WORKLOADS) == list(ops.RECORDS)
+    assert list(WORKLOADS) == list(GPU_WORKLOADS) == list(OPS)
 
 
 @pytest.mark.parametrize("build", FIRST_WORKLOADS)

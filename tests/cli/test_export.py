@@ -29,7 +29,8 @@ def test_what_is_chosen_reaches_the_file(monkeypatch, maskjet):
 @pytest.mark.parametrize(
     ("line", "code", "message"),
     [
-        ("demo -o a.pt", 2, "--out must end in .onnx, .engine or .plan, got 'a.pt'."),
+        ("demo -o a.pt", 2, "--out must end in .onnx, got 'a.pt'."),
+        ("demo -o a.engine", 2, "--out must end in .onnx, got 'a.engine': trtexec builds engines of .onnx files."),
         ("demo -o a.onnx --precision int8", 2, "--precision must be one of ('fp32', 'fp16'), got 'int8'"),
         ("demo -o a.onnx --input-size 240", 2, "--input-size must be WIDTHxHEIGHT, as in 640x384, got"),
         ("demo -o a.onnx --input-size 241x120", 2, "--input-size must be a multiple of"),

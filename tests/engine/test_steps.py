@@ -20,7 +20,7 @@ def test_a_selection_is_copied_back():
     logits, boxes = torch.randn(2, 9, 3, generator=generator), torch.rand(2, 9, 4, generator=generator)
     sizes = SizeTable.of([(30, 40), (50, 20)], torch.device("cpu"))
     options = {"thresholds": torch.full((3,), 0.5), "class_map": torch.arange(3, dtype=torch.int32)}
-    options |= {"max_detections": 5, "num_select": 27, "round_boxes": False}
+    options |= {"max_detections": 5, "num_select": 27}
     out = Selection.empty(2, 5, torch.device("cpu"))
     choice = ops.RECORDS["select"].choose("cpu", logits)
     _on_cpu(choice.run)(logits, boxes, sizes, out=out, **options)

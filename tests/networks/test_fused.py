@@ -22,6 +22,7 @@ from maskjet.networks.rfdetr.fused.forward import Forward, _stream_beside
 from maskjet.networks.rfdetr.fused.weights import fold
 from maskjet.ops import gpu
 from maskjet.spec import SPECS
+from tests.ops.network import run_by_references
 
 SMALL = replace(TINY, self_attention_heads=2, cross_attention_heads=2)
 SHAPES = {
@@ -37,6 +38,12 @@ SHAPES = {
     "many classes": {"class_logits": 91},
     "tokens that may not be chosen": {"input_size": 104, "patch_size": 2, "has_masks": False, "queries": 30},
 }
+
+
+@pytest.fixture(autouse=True)
+def _by_references(monkeypatch):
+    """On a CPU, where kernels take seconds."""
+    run_by_references(monkeypatch)
 
 
 Caller = namedtuple("Caller", "number device")  # as much of a stream as is asked for

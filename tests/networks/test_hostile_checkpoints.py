@@ -32,8 +32,6 @@ def archive(*names):
     return stream.getvalue()
 
 
-LEGACY = io.BytesIO()
-torch.save({"model": {}}, LEGACY, _use_new_zipfile_serialization=False)
 FOREIGN = {
     "empty": (b"", "is empty; fetch it again"),
     "zeros": (bytes(4096), "is nothing but zeros so far"),
@@ -50,7 +48,6 @@ FOREIGN = {
     "engine": (b"ftrt\x00\x00\x00\x00", "is a TensorRT engine; give it as the model, by a name that ends in .engine"),
     "gzip": (b"\x1f\x8b\x08\x00", "is compressed with gzip; unpack it"),
     "pickle": (pickle.dumps({"model": 1}), "is a pickle that torch.save did not write"),
-    "legacy": (LEGACY.getvalue(), "is of PyTorch before 1.6; load and save it with a newer PyTorch"),
     "packed": (archive("weights.pth"), "is a zip archive with a checkpoint in it; unpack it"),
     "exported": (archive("m/archive_format", "m/models/model.json"), "is a program of torch.export"),
     "zip": (archive("word/document.xml"), "is a zip archive of other things"),

@@ -19,7 +19,6 @@ from maskjet.ops.encode_masks.kernels import find_edges_kernel, write_strings_ke
 from maskjet.ops.linear.kernels import bulk_linear_kernel, linear_kernel
 from maskjet.ops.mask_logits.kernels import mask_logits_kernel
 from maskjet.ops.nms.kernels import choose_kernel, find_overlaps_kernel
-from maskjet.ops.paste_masks.kernels import paste_kernel
 from maskjet.ops.preprocess.kernels import preprocess_kernel, preprocess_yuv_kernel
 from maskjet.ops.rank_tokens.kernels import rank_tokens_kernel
 from maskjet.ops.refine_boxes.kernels import refine_boxes_kernel
@@ -57,14 +56,9 @@ ENCODE = {"COLUMNS": 16, "SLOTS": 128, "IMAGES": 64, "HAS_BOXES": [False, True]}
 KERNELS = [
     (preprocess_kernel, tensors(FLOATS, "out"), constants(**PREPROCESS)),
     (preprocess_yuv_kernel, tensors(FLOATS, "out"), constants(**PREPROCESS)),
-    (select_kernel, tensors(FLOATS, "logits"), constants(IS_ROUNDED=True, TILE=2048, RANKED=64)),
+    (select_kernel, tensors(FLOATS, "logits"), constants(TILE=2048, RANKED=64)),
     (find_edges_kernel, {**tensors(FLOATS, "masks"), "boxes_ptr": ["*i32"]}, constants(ROWS=16, **ENCODE)),
     (write_strings_kernel, {}, constants(**ENCODE, BLOCKS=64, TILE=1024)),
-    (
-        paste_kernel,
-        {**tensors(FLOATS, "masks"), "out_ptr": ["*u8"]},
-        constants(TILE_HEIGHT=8, TILE_WIDTH=128, LOGITS_HEIGHT=8, LOGITS_WIDTH=16),
-    ),
     (find_overlaps_kernel, tensors(["*fp32"], "boxes"), constants(ROWS=64, BITS=32)),
     (choose_kernel, tensors(["*i32"], "overlaps"), constants(BITS=32, WORDS=32)),
     (
@@ -122,7 +116,7 @@ KERNELS = [
     (
         depthwise_norm_kernel,
         {**tensors(HALVES, "image", "out"), "weight_ptr": ["*fp32"] * 2},
-        constants(HEIGHT=78, WIDTH=78, CHANNELS=256, ROWS=4, PAIRS=2, AHEAD=[0, 2]),
+        constants(HEIGHT=78, WIDTH=78, CHANNELS=256, ROWS=[4, 39], PAIRS=2),
     ),
     (
         mask_logits_kernel,
@@ -145,7 +139,7 @@ KERNELS = [
 
 def choose(kernel, types, choices):
     """Of all combinations the first, the last and a few others; the tensors of some kernels go together."""
-    is_product = kernel in (find_edges_kernel, write_strings_kernel, paste_kernel)
+    is_product = kernel in (find_edges_kernel, write_strings_kernel)
     dtypes = itertools.product(*types.values()) if is_product or not types else zip(*types.values(), strict=True)
     first, *others = itertools.product(dtypes, choices)
     return [first, *random.Random(0).sample(others[:-1], min(len(others[:-1]), 2)), *others[-1:]]

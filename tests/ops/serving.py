@@ -2,9 +2,9 @@
 
 import torch
 
-from maskjet.ops import RECORDS
+from tests.ops.network import OPS
 
 
 def on_cpu(name):
     """An op's implementations; where there is a GPU the kernels are compiled for it, so they aren't interpreted."""
-    return [variant for variant in RECORDS[name].variants if variant != "triton" or not torch.cuda.is_available()]
+    return [variant for variant in OPS[name].variants if variant != "triton" or not torch.cuda.is_available()]

@@ -54,15 +54,6 @@ def test_logits_and_boxes_of_any_strides_are_taken(implementation):
         assert CHECKS["select"].tolerance_used(inputs, expected, actual) <= 1
 
 
-@pytest.mark.parametrize("implementation", on_cpu("select"))
-def test_boxes_of_huge_images_are_rounded_to_whole_pixels(implementation):
-    boxes = torch.tensor([[[0.5, 0.5, 1.0, 1.0], [0.3, 0.3, 0.1234567, 0.1234567]]])
-    given = {"image_sizes": [(500, 2**24 + 6)], "round_boxes": True, "max_detections": 2}
-    found = ops.select(torch.full((1, 2, 1), 3.0), boxes, **given, implementation=implementation)
-    assert torch.equal(found.xyxy, found.xyxy.round())
-    assert found.xyxy[0, 0].tolist() == [0, 0, 2**24 + 6, 500]
-
-
 def bordered(masks):
     return torch.nn.functional.pad(masks, (1, 1, 1, 1), value=-0.5)
 

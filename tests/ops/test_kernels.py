@@ -15,12 +15,12 @@ from maskjet.errors import InputError, UnsupportedError
 from maskjet.ops import RECORDS, Selection, gpu
 from maskjet.ops.depthwise_norm import triton as norm
 from maskjet.ops.encode_masks import triton as encode
-from maskjet.ops.paste_masks import triton as paste
 from maskjet.ops.select import triton as select
 from maskjet.ops.selection import MaskQueries, SizeTable, mask_queries
 from tests.ops.cases import CHECKS
 from tests.ops.cases.paste_masks import blobs
 from tests.ops.frames import NORMALISATION
+from tests.ops.network import OPS
 
 
 def queries(device, *rows, limit):
@@ -63,7 +63,7 @@ def test_kernels_compile_for_other_gpus():
 
 def test_many_pixels_are_normalised_in_longer_columns(monkeypatch, device):
     monkeypatch.setattr(norm, "_MANY_PIXELS", 1)
-    op, checks = RECORDS["depthwise_norm"], CHECKS["depthwise_norm"]
+    op, checks = OPS["depthwise_norm"], CHECKS["depthwise_norm"]
     for case in ("one pixel", "whole tiles", "one more than tiles"):
         inputs = checks.cases[case](device)
         expected, actual = (op.public(**inputs, implementation=name) for name in ("reference", "triton"))
@@ -115,13 +115,12 @@ def test_what_does_not_fit_is_made_or_copied_again_and_counted(monkeypatch, devi
     assert 1 <= ops.FALLBACKS.total() <= 4  # the mask that is asked for twice is made once
 
 
-@pytest.mark.parametrize("op", [ops.paste_masks, ops.encode_masks])
-def test_a_selection_of_other_masks_is_named(op, device):
+def test_a_selection_of_other_masks_is_named(device):
     selection = Selection.empty(1, 3, device)
     selection.count.fill_(2)
     selection.query.copy_(torch.tensor([[0, 7, 99]]))
     with pytest.raises(InputError, match=r"query\[0\] must hold indices in 0\.\.3, got 0\.\.7"):
-        op(torch.zeros(1, 4, 5, 5, device=device), selection, [(9, 9)], implementation="triton")
+        ops.encode_masks(torch.zeros(1, 4, 5, 5, device=device), selection, [(9, 9)], implementation="triton")
 
 
 def test_inference_mode_may_be_left(device):
@@ -154,30 +153,6 @@ def test_buffers_can_be_used_again(device):
         strings = [cut() for cut in encode.DeviceStrings.within(buffers).read(buffers.head.cpu().numpy(), 1)]
         rows = [torch.tensor(row, dtype=torch.int64, device=device)]
         assert strings == ops.encode_masks(masks, rows, [size], implementation="reference")
-
-
-def test_paste_stays_within_its_buffers_and_stops_at_the_count(device):
-    masks = blobs(1, 4, (20, 20), torch.Generator().manual_seed(1)).to(device)[0]
-    for height, width in ((37, 70), (33, 64)):
-        whole = torch.full((5, height, width), 9, dtype=torch.uint8, device=device)
-        is_inside = torch.ones(3, dtype=torch.bool, device=device)
-        count = torch.tensor([2], dtype=torch.int32, device=device)
-        query = torch.tensor([3, 1, 0], dtype=torch.int32, device=device)
-        paste.launch(masks, count, query, whole[1:4], is_inside)
-        ((expected, inside),) = ops.paste_masks(masks[None], [query[:2]], [(height, width)], implementation="reference")
-        assert torch.equal(whole[1:3], expected)
-        assert (whole[[0, 3, 4]] == 9).all()
-        assert is_inside.tolist() == [*inside.tolist(), False]
-
-
-def test_paste_of_no_such_mask_is_empty(device):
-    masks = torch.ones(2, 5, 5, device=device)
-    out = torch.full((2, 9, 9), 9, dtype=torch.uint8, device=device)
-    is_inside = torch.ones(2, dtype=torch.bool, device=device)
-    given = torch.tensor([2, -1], dtype=torch.int32, device=device)
-    paste.launch(masks, torch.tensor([2], dtype=torch.int32, device=device), given, out, is_inside)
-    assert not out.any()
-    assert not is_inside.any()
 
 
 def test_select_uses_few_keys_when_everything_passes(device, monkeypatch):
@@ -215,15 +190,11 @@ def test_what_triton_refuses(monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("size", [(1080, 1920), (720, 1280), (176, 312), (2160, 3840), (40, 50)])
-def test_strings_and_masks_at_real_sizes(size, dtype):
+def test_strings_at_real_sizes(size, dtype):
     masks = blobs(1, 100, (78, 78), torch.Generator().manual_seed(size[0])).to("cuda", dtype)
     rows = [torch.arange(0, 100, 3 if size[0] < 2000 else 20, device="cuda")]
     expected = ops.encode_masks(masks, rows, [size], implementation="reference")
     assert ops.encode_masks(masks, rows, [size], implementation="triton") == expected
-    ((dense, inside),) = ops.paste_masks(masks, rows, [size], implementation="reference")
-    ((ours, is_inside),) = ops.paste_masks(masks, rows, [size], implementation="triton")
-    assert torch.equal(ours, dense)
-    assert torch.equal(is_inside, inside)
 
 
 @pytest.mark.gpu
@@ -259,15 +230,12 @@ def test_the_whole_path_is_captured_and_waits_for_nothing():
     logits, boxes = predictions("cuda", 20)
     masks = blobs(1, 100, (78, 78), torch.Generator().manual_seed(0)).cuda()
     buffers = encode.Buffers.allocate(1, 100, encode.count_blocks([size]), torch.device("cuda"))
-    dense = torch.empty(100, 100, 150, dtype=torch.uint8, device="cuda")
-    is_inside = torch.empty(100, dtype=torch.bool, device="cuda")
 
     def run():
         ops.preprocess(frames, inputs, size=(312, 312), **NORMALISATION, implementation="triton")
         selection = ops.select(logits, boxes, [size], num_select=100, implementation="triton")
         given = mask_queries(selection, 1, 100, masks.device)
         encode.launch(masks, given, SizeTable.of([size], masks.device), buffers)
-        paste.launch(masks[0], given.count, given.query[0], dense, is_inside)
         return selection
 
     run()  # compiles, fills the tables
@@ -286,17 +254,12 @@ def test_the_whole_path_is_captured_and_waits_for_nothing():
         logits.copy_(fresh[0])
         boxes.copy_(fresh[1])
         masks.copy_(blobs(1, 100, (78, 78), torch.Generator().manual_seed(seed)))
-        dense.fill_(9)
         graph.replay()
         assert selection.count.tolist() == [found]
         expected = ops.preprocess(frames, size=(312, 312), dtype=torch.float16, **NORMALISATION)
         assert torch.equal(inputs, expected)
         strings = [cut() for cut in encode.DeviceStrings.within(buffers).read(buffers.head.cpu().numpy(), 1)]
         assert strings == ops.encode_masks(masks, selection, [size], implementation="reference")
-        ((small, inside),) = ops.paste_masks(masks, selection, [(100, 150)], implementation="reference")
-        assert torch.equal(dense[:found], small)
-        assert (dense[found:] == 9).all()
-        assert torch.equal(is_inside[:found], inside)
 
 
 @pytest.mark.gpu
@@ -318,7 +281,6 @@ def test_fifty_sizes_compile_nothing():
                 ops.preprocess(frames, size=(312, 312), **NORMALISATION, **options)
         selection = ops.select(logits, boxes, [(height, width)], threshold=threshold)
         ops.encode_masks(masks, selection, [(height, width)])
-        ops.paste_masks(masks, selection, [(height, width)])
 
     run(176, 312, 0.5)
     before = knobs.runtime.jit_post_compile_hook

@@ -7,12 +7,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from maskjet import ops
-from maskjet.errors import InputError
-from maskjet.ops import Norm, fold_norm
-from maskjet.ops.gpu import Launchers
+from maskjet.networks.rfdetr.fused.weights import fold_norm
 from maskjet.ops.linear.tiles import TABLE, Tile, Workspace, choose_tile
+from tests.ops.network import OPS
 from tests.ops.serving import on_cpu
+
+linear = OPS["linear"].public
 
 
 def rows_of(*shape, seed=0):
@@ -26,32 +26,19 @@ def test_a_folded_norm_is_a_norm_before_the_layer(implementation):
     expected = F.linear(F.layer_norm(x.float(), (64,), scale, shift, 1e-6), weight, bias)
     folded, moved = fold_norm(weight, bias, scale, shift)
     sums = torch.stack((x.float().sum(dim=1), x.float().square().sum(dim=1)), dim=1)[..., None]
-    found, _ = ops.linear(x, folded.half(), moved, sums=sums.contiguous(), implementation=implementation)
+    found, _ = linear(x, folded.half(), moved, sums=sums.contiguous(), implementation=implementation)
     torch.testing.assert_close(found.float(), expected, atol=0.03, rtol=0)
 
 
 @pytest.mark.parametrize("implementation", on_cpu("linear"))
 def test_sums_of_one_layer_are_the_norm_of_the_next(implementation):
     x, first, second = rows_of(20, 32).half(), rows_of(64, 32, seed=1).half(), rows_of(48, 64, seed=2) / 8
-    hidden, sums = ops.linear(x, first, torch.zeros(64), gives="sums", implementation=implementation)
+    hidden, sums = linear(x, first, torch.zeros(64), gives="sums", implementation=implementation)
     folded, moved = fold_norm(second, torch.zeros(48), torch.ones(64), torch.zeros(64))
-    found, none = ops.linear(hidden, folded.half(), moved, sums=sums, implementation=implementation)
+    found, none = linear(hidden, folded.half(), moved, sums=sums, implementation=implementation)
     assert none is None
     expected = F.linear(F.layer_norm(hidden.float(), (64,), eps=1e-6), second)
     torch.testing.assert_close(found.float(), expected, atol=0.03, rtol=0)
-
-
-@pytest.mark.gpu
-def test_whole_numbers_compile_what_others_use(monkeypatch):
-    from maskjet.ops.linear import triton
-
-    monkeypatch.setattr(triton, "_LAUNCHERS", Launchers(triton.linear_kernel))
-    x, weight, bias = rows_of(20, 32).half().cuda(), rows_of(64, 32).half().cuda(), rows_of(64).cuda()
-    for eps in (1, 0.5):
-        norm = {"norm": Norm(bias, bias, eps), "eps": eps, "sums": x.new_ones(20, 2, 1, dtype=torch.float32)}
-        expected, _ = ops.linear(x, weight, bias, **norm, implementation="reference")
-        actual, _ = ops.linear(x, weight, bias, **norm, implementation="triton")
-        torch.testing.assert_close(actual, expected, atol=0.02, rtol=0.01)
 
 
 def test_programs_share_the_sums_of_few_tiles():
@@ -62,7 +49,7 @@ def test_programs_share_the_sums_of_few_tiles():
 
 
 def test_a_workspace_is_left_as_it_was():
-    from maskjet.ops.linear.triton import linear
+    from maskjet.ops.linear import triton as launching
 
     if torch.cuda.is_available():
         pytest.skip("kernels are compiled for the GPU of this machine")
@@ -73,7 +60,7 @@ def test_a_workspace_is_left_as_it_was():
     for garbage in (torch.nan, 0.0, 1e30):
         parts.fill_(garbage)
         found.append(torch.empty(20, 64).half())
-        linear(x, weight, bias, out=found[-1], workspace=workspace)
+        launching.linear(x, weight, bias, out=found[-1], workspace=workspace)
         assert not arrived.any()
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
@@ -133,78 +120,11 @@ def test_tiles_divide_the_product():
             assert inputs % tile.step == outputs % tile.columns == 0
 
 
-NORM, SUMS = Norm(torch.ones(48), torch.ones(48), 1e-5), torch.zeros(3, 2, 1)
-WIDE = {"weight": rows_of(48, 288).half()}
-ONES = torch.ones(64)
-OF_64 = {"weight": rows_of(64, 32).half(), "bias": ONES, "residual": rows_of(3, 64).half()}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"x": rows_of(3, 32)}, r"x must be float16 or bfloat16 \[any, K\], .*, got float32 \[3, 32\]"),
-        ({"x": rows_of(3, 31).half()}, "x must be .* K a multiple of 16, got"),
-        ({"weight": torch.ones(48, 16).half()}, r"weight must be float16 \[N, S × 32\] .*, got float16 \[48, 16\]"),
-        ({"weight": torch.ones(48, 32)}, r"weight must be float16 \[N, S × 32\] on cpu, .*, got float32"),
-        ({"weight": rows_of(40, 32).half()}, "weight must be .* N a multiple of 16, got"),
-        ({"bias": torch.zeros(47)}, r"bias must be float32 \[48\] on cpu, contiguous, got float32 \[47\]"),
-        (
-            {"residual": torch.zeros(3, 47).half()},
-            r"residual must be float16 \[3, 48\] on cpu, .*, got float16 \[3, 47\]",
-        ),
-        ({"sums": torch.zeros(3, 2)}, r"sums must be float32 \[3, 2, 1\] on cpu, contiguous, got float32 \[3, 2\]"),
-        ({"sums": 3}, "sums must be .*, got int"),
-        (
-            {"sums": torch.zeros(3, 2, 2)[..., :1]},
-            r"sums must be .*, got .* with strides \(4, 2, 1\): call",
-        ),
-        (
-            {"residual": torch.zeros(48, 3).half().T},
-            r"residual must be .*, got .* with strides \(1, 3\): call",
-        ),
-        ({"residual_sums": torch.zeros(2, 2, 1)}, r"residual_sums must be float32 \[3, 2, 1\] on cpu, .*, got float32"),
-        ({"norm": NORM}, "norm needs N, a power of two up to 512, got 48"),
-        ({"last_norm": NORM}, "last_norm needs N, a power of two up to 512, got"),
-        ({"residual_norm": NORM}, "residual_norm, residual_sums and residual must come together"),
-        (
-            {**OF_64, "norm": Norm(ONES[:32], ONES, 1e-5)},
-            r"norm\.weight must be float32 \[64\] on cpu, .*, got",
-        ),
-        (
-            {**OF_64, "norm": Norm(ONES, ONES.half(), 1e-5)},
-            r"norm\.bias must be float32 \[64\] on cpu, .*, got",
-        ),
-        ({**OF_64, "last_norm": Norm(ONES, ONES, 1e-5)}, "last_norm must be None with a residual but no norm"),
-        ({"activation": "tanh"}, "activation must be one of .*, got 'tanh'"),
-        ({"gives": "minima"}, "gives must be one of .*, got 'minima'"),
-        ({"rows": torch.zeros(2, 3).int()}, r"rows must be int32 \[M\] on cpu, contiguous, .*, got int32 \[2, 3\]"),
-        ({"rows": torch.zeros(3).int(), "image_hw": (1, 3)}, "rows must be .* None with image_hw, got int32"),
-        ({"image_hw": 3}, "image_hw must be a height and a width, got 3"),
-        ({"image_hw": (1, 3)}, "image_hw needs x of whole images and a weight 9 times as wide, got 1 × 3, float16"),
-        ({"image_hw": (2, 2), **WIDE}, "image_hw needs x of whole images .*, got 2 × 2"),
-        ({"image_hw": (0, 3), **WIDE}, "image_hw needs x of whole images .*, got 0 × 3"),
-        ({"image_hw": (1, 3), **WIDE, "sums": SUMS}, "sums must be None with image_hw"),
-    ],
-)
-def test_bad_input_is_named(changes, message):
-    x, weight = rows_of(3, 32).half(), rows_of(48, 32).half()
-    with pytest.raises(InputError, match=message):
-        ops.linear(**{"x": x, "weight": weight, "bias": torch.zeros(48), **changes})
-
-
-def test_attention_names_what_it_takes():
-    message = r"projections must be float16 or bfloat16 \[B, L, 3, H, D\], contiguous, D one"
-    right = rows_of(1, 8, 3, 2, 16).half()
-    for wrong in (right.float(), right[:, :, :2].contiguous(), right[..., :8].contiguous(), right[0], right[:, ::2], 0):
-        with pytest.raises(InputError, match=message):
-            ops.attention(wrong)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_replays_of_a_graph_are_the_launches_bit_for_bit(dtype):
     from maskjet.ops.attention import triton as attending
-    from maskjet.ops.linear import triton as linear
+    from maskjet.ops.linear import triton as launching
 
     batch, length, heads, side = 2, 677, 6, 64
     width = heads * side
@@ -214,7 +134,7 @@ def test_replays_of_a_graph_are_the_launches_bit_for_bit(dtype):
     projected = torch.empty(batch * length, 3 * width, dtype=dtype, device="cuda")
 
     def run():
-        linear.linear(x, weight, bias, out=projected)
+        launching.linear(x, weight, bias, out=projected)
         attending.attention(projected.view(batch, length, 3, heads, side), margins[1].view(batch, length, width))
 
     run()

@@ -22,13 +22,12 @@ def interpolated(masks, size):
     return torch.nn.functional.interpolate(masks[None], size, mode="bilinear", align_corners=False)[0]
 
 
-@pytest.mark.parametrize("implementation", on_cpu("paste_masks"))
-def test_paste_is_interpolate_and_a_sign(implementation):
+def test_paste_is_interpolate_and_a_sign():
     masks = blobs(2, 6, (40, 40), torch.Generator().manual_seed(0))
     masks[1, 3] = -1
     rows = [torch.tensor([5, 0]), torch.tensor([3, 3, 2])]
     sizes = [(100, 155), (49, 140)]
-    pasted = ops.paste_masks(masks, rows, sizes, implementation=implementation)
+    pasted = ops.paste_masks(masks, rows, sizes)
     for image, (dense, is_inside) in enumerate(pasted):
         expected = interpolated(masks[image], sizes[image])[rows[image]] > 0
         assert dense.dtype == torch.uint8
@@ -51,7 +50,7 @@ def test_encode_is_pycocotools_of_paste(implementation, sizes):
     masks = blobs(1, 3, (78, 78), torch.Generator().manual_seed(1))
     rows = [torch.arange(3)]
     for size in sizes:
-        dense = ops.paste_masks(masks, rows, [size], implementation="reference")[0][0].numpy()
+        dense = ops.paste_masks(masks, rows, [size])[0][0].numpy()
         expected = [pycoco_mask.encode(np.asfortranarray(plane))["counts"] for plane in dense]
         assert ops.encode_masks(masks, rows, [size], implementation=implementation) == [expected]
 
@@ -98,7 +97,7 @@ def test_no_full_size_mask_is_made(monkeypatch):
     masks[0, 0, 3:5, 3:5] = 1
     size, rows = (2**16, 2**16), [torch.tensor([0])]
     ((counts,),) = ops.encode_masks(masks, rows, [size], implementation="cpu")
-    (small, _) = ops.paste_masks(masks, rows, [(2**9, 2**9)], implementation="reference")[0]
+    (small, _) = ops.paste_masks(masks, rows, [(2**9, 2**9)])[0]
     rle = {"size": size, "counts": counts}
     monkeypatch.setattr(limits, "mask_pixels", 2**32)
     assert coco_rle.area(rle) / 2**32 == pytest.approx(small.sum().item() / 2**18, rel=0.01)
@@ -131,9 +130,7 @@ def test_a_selection_is_taken_as_it_is():
             strings = ops.encode_masks(masks, each, **given)
             assert strings == ops.encode_masks(masks, rows, **given)
             assert [len(counts) for counts in strings] == [2, 0]
-        for implementation in on_cpu("paste_masks"):
-            pasted = ops.paste_masks(masks, each, sizes, implementation=implementation)
-            assert [len(dense) for dense, _ in pasted] == [2, 0]
+        assert [len(dense) for dense, _ in ops.paste_masks(masks, each, sizes)] == [2, 0]
 
 
 def chosen(count, query):
@@ -174,9 +171,9 @@ def chosen(count, query):
 )
 def test_bad_input_is_named(op, change, message):
     inputs = {"mask_logits": torch.zeros(1, 4, 5, 5), "query": [torch.tensor([0])], "image_sizes": [(5, 5)]}
-    for implementation in on_cpu(op):
+    for options in [{}] if op == "paste_masks" else [{"implementation": name} for name in on_cpu(op)]:
         with pytest.raises(InputError, match=message):
-            getattr(ops, op)(**{**inputs, **change}, implementation=implementation)
+            getattr(ops, op)(**{**inputs, **change}, **options)
 
 
 @pytest.mark.parametrize("implementation", on_cpu("encode_masks"))

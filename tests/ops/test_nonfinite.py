@@ -41,7 +41,7 @@ def test_select(seed):
     }
     thresholds = spoil(torch.rand(3, generator=generator), generator, 2)
     for threshold in (0.0, -1.0, thresholds, thresholds.tolist(), torch.nan, -torch.inf, torch.inf):
-        for options in ({}, {"round_boxes": True, "num_select": 7}):
+        for options in ({}, {"num_select": 7}):
             found = assert_agree("select", {**inputs, **options, "threshold": threshold})
             for image, (height, width) in enumerate(inputs["image_sizes"]):
                 count = int(found.count[image])
@@ -68,20 +68,18 @@ def test_a_coordinate_that_is_no_number_lies_at_0(implementation):
     assert found.xyxy[0, :3].tolist() == [[0, 2, 0, 6], [0, 0, 0, 8], [0, 2, 8, 6]]
 
 
-@pytest.mark.parametrize("op", ["encode_masks", "paste_masks"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_masks(op, seed):
+def test_masks(seed):
     generator = torch.Generator().manual_seed(seed)
     dtype = (torch.float32, torch.float16, torch.bfloat16)[seed % 3]
     for side, size in (((4, 5), (9, 13)), ((3, 1), (3, 1)), ((5, 4), (70, 3))):
         masks = torch.randn(1, 2, *side, generator=generator)
         inputs = {"mask_logits": spoil(masks, generator, 1 + seed).to(dtype), "query": [torch.tensor([1, 0])]}
-        assert_agree(op, {**inputs, "image_sizes": [size]})
-    if op == "encode_masks":
-        masks = spoil(torch.randn(1, 2, 4, 5, generator=generator), generator, 1 + seed)
-        inputs["mask_logits"] = torch.nn.functional.pad(masks, (1, 1, 1, 1), value=-0.5)
-        boxes = [torch.tensor([[-7, 5, 30, 35], [15, 20, 11, 9]], dtype=torch.int32)]
-        assert_agree(op, {**inputs, "image_sizes": [(35, 45)], "boxes": boxes})
+        assert_agree("encode_masks", {**inputs, "image_sizes": [size]})
+    masks = spoil(torch.randn(1, 2, 4, 5, generator=generator), generator, 1 + seed)
+    inputs["mask_logits"] = torch.nn.functional.pad(masks, (1, 1, 1, 1), value=-0.5)
+    boxes = [torch.tensor([[-7, 5, 30, 35], [15, 20, 11, 9]], dtype=torch.int32)]
+    assert_agree("encode_masks", {**inputs, "image_sizes": [(35, 45)], "boxes": boxes})
 
 
 @pytest.mark.parametrize("implementation", on_cpu("encode_masks"))

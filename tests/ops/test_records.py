@@ -5,8 +5,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from maskjet.errors import InputError, UnsupportedError
-from maskjet.ops import RECORDS
 from tests.ops.cases import CHECKS
+from tests.ops.network import OPS
 from tests.ops.serving import on_cpu
 
 LONG = {
@@ -18,7 +18,6 @@ LONG = {
         *("one pixel each", "boxes, float16", "a query twice", "all zero", "letterbox, top left"),
     },
     "nms": {"two tiles of words"},
-    "paste_masks": {"letterboxes of a batch", "letterbox, tall", "letterbox, top left"},
     "preprocess": {
         *("letterbox, batch, bgr", "letterbox, tall", "letterbox, coloured", "strided rows", "bfloat16", "batch"),
         *("nv12, letterbox, coloured", "nv12, three matrices", "nv12, letterbox"),
@@ -36,7 +35,7 @@ ON_A_GPU_ALONE = {("depthwise_norm", "many pixels")}  # a minute, interpreted; t
 
 def _groups():
     """The cases of each implementation but the reference, those of interpreted kernels that take long by themselves."""
-    for name, op in RECORDS.items():
+    for name, op in OPS.items():
         for variant in list(op.variants)[:-1]:
             is_interpreted = variant == "triton" and variant in on_cpu(name)
             long = LONG.get(name, set()) if is_interpreted else set()
@@ -49,7 +48,7 @@ def _groups():
 
 @pytest.mark.parametrize(("name", "variant", "cases"), list(_groups()))
 def test_equals_the_reference(name, variant, cases, device):
-    op, shares = RECORDS[name], {}
+    op, shares = OPS[name], {}
     for case in cases:
         if device.type == "cpu" and variant == "triton" and (name, case) in ON_A_GPU_ALONE:
             continue
@@ -65,10 +64,10 @@ def test_equals_the_reference(name, variant, cases, device):
     assert all(share <= 1 for share in shares.values()), shares
 
 
-@pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.parametrize("name", OPS)
 def test_cases_are_the_same_on_every_call_and_the_comparison_can_fail(name):
     """Some two cases of an op differ; comparing their results must say so."""
-    op, checks, device = RECORDS[name], CHECKS[name], torch.device("cpu")
+    op, checks, device = OPS[name], CHECKS[name], torch.device("cpu")
     given = [case(device) for case in checks.cases.values()]
     first, again = (
         [op.public(**inputs, implementation="reference") for inputs in each]
@@ -86,19 +85,19 @@ def test_cases_are_the_same_on_every_call_and_the_comparison_can_fail(name):
 
 @pytest.mark.parametrize("name", ["preprocess", "select"])
 def test_nan_is_no_match(name):
-    op, checks = RECORDS[name], CHECKS[name]
+    op, checks = OPS[name], CHECKS[name]
     inputs = next(iter(checks.cases.values()))(torch.device("cpu"))
     expected, actual = (op.public(**inputs, implementation="reference") for _ in range(2))
     (actual if name == "preprocess" else actual.confidence).fill_(torch.nan)
     assert checks.tolerance_used(inputs, expected, actual) == torch.inf
 
 
-@pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.parametrize("name", OPS)
 def test_every_record_is_complete(name):
     """Products are counted as PyTorch counts them."""
-    op, checks = RECORDS[name], CHECKS[name]
+    op, checks = OPS[name], CHECKS[name]
     assert op.name == name
-    assert list(CHECKS) == list(RECORDS)
+    assert list(CHECKS) == list(OPS)
     assert list(op.variants)[-1] == "reference"
     assert len(checks.cases) >= 10
     for case in checks.cases.values():
@@ -115,7 +114,7 @@ def test_every_record_is_complete(name):
 
 def test_auto_says_why(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    op = RECORDS["select"]
+    op = OPS["select"]
     on_cpu, on_meta = (op.choose("auto", torch.empty(0, device=device)) for device in ("cpu", "meta"))
     assert (on_cpu.name, on_cpu.why) == ("cpu", "not triton: it needs tensors on an NVIDIA GPU, got cpu")
     assert (on_meta.name, on_meta.why) == (
@@ -125,8 +124,8 @@ def test_auto_says_why(monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", [name for name, op in RECORDS.items() if "triton" in op.variants])
+@pytest.mark.parametrize("name", [name for name, op in OPS.items() if "triton" in op.variants])
 def test_auto_takes_the_kernels_on_a_gpu(name):
-    op = RECORDS[name]
+    op = OPS[name]
     sample = next(iter(next(iter(CHECKS[name].cases.values()))(torch.device("cuda")).values()))
     assert (op.choose("auto", sample).name, op.choose("auto", sample).why) == ("triton", "fastest")

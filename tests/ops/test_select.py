@@ -71,7 +71,6 @@ def test_implementations_agree(data):
         "class_map": data.draw(st.none() | st.lists(st.integers(-1, 5), min_size=classes, max_size=classes)),
         "max_detections": data.draw(st.integers(1, 400)),
         "num_select": data.draw(st.none() | st.integers(1, 400)),
-        "round_boxes": data.draw(st.booleans()),
     }
     assume(has_a_score_for_each_logit(logits))
     expected = ops.select(**inputs, implementation="reference")
@@ -89,10 +88,10 @@ def test_a_query_may_appear_under_several_classes():
     assert [row.tolist() for row in selection.queries()] == [[1, 1]]
 
 
-def test_boxes_are_clamped_and_rounded_half_to_even():
+def test_boxes_are_clamped():
     boxes = torch.tensor([[[0.5, 0.5, 3.0, 0.5], [0.4, 0.35, 0.5, 0.3]]])  # the second: 1.5..6.5, 2..5 of 10
-    selection = ops.select(torch.full((1, 2, 1), 5.0), boxes, [(10, 10)], round_boxes=True)
-    assert selection.xyxy[0, :2].tolist() == [[0, 2, 10, 8], [2, 2, 6, 5]]
+    selection = ops.select(torch.full((1, 2, 1), 5.0), boxes, [(10, 10)])
+    assert selection.xyxy[0, :2].tolist() == [pytest.approx(box) for box in ([0, 2.5, 10, 7.5], [1.5, 2, 6.5, 5])]
 
 
 @pytest.mark.parametrize(

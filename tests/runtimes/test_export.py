@@ -334,7 +334,7 @@ PRECISIONS = r"precision must be one of \('fp32', 'fp16'\), got 'fp61'; did you 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"out": "a.pt"}, InputError, r"out must end in \.onnx, \.engine or \.plan, got 'a\.pt'"),
+        ({"out": "a.pt"}, InputError, r"out must end in \.onnx, got 'a\.pt'"),
         ({"out": 3}, InputError, "out must be a path, got a int"),
         ({"precision": "fp61"}, InputError, PRECISIONS),
         ({"postprocess": True}, InputError, "postprocess must be a Postprocess or None, got a bool"),

@@ -107,7 +107,7 @@ def test_calls_of_several_threads_do_not_share_buffers(exported):
 
 
 NO_OPENVINO = r"runtime='openvino' needs openvino: pip install \"maskjet\[openv"
-NO_RUNTIME = r"runtime must be one of \('auto', 'onnxruntime', 'openvino', 'tensorrt'\) for .*, got 'torch'"
+NO_RUNTIME = r"runtime must be one of \('auto', 'onnxruntime', 'openvino'\) for .*, got 'torch'"
 
 
 @pytest.mark.parametrize(
@@ -254,8 +254,7 @@ class FakeStream:
         self._log.append(f"{self.name} waits for {other.name}")
 
 
-@pytest.mark.parametrize("by", ["CUDA", "TensorRT"])
-def test_cuda_runs_on_a_stream_that_both_sides_wait_for(by, exported, monkeypatch):
+def test_cuda_runs_on_a_stream_that_both_sides_wait_for(exported, monkeypatch):
     """The border to ONNX Runtime with CUDA, which is not here: what it is told, and in which order."""
     log, file = [], read_network_file(Path(exported().path))
 
@@ -279,21 +278,16 @@ def test_cuda_runs_on_a_stream_that_both_sides_wait_for(by, exported, monkeypatc
             log.append("waits" if synchronises else "runs")
 
     device = torch.device("cuda", 1)
-    available = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"][by == "CUDA" :]
+    available = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: available)
     monkeypatch.setattr("onnxruntime.InferenceSession", Session)
     monkeypatch.setattr(torch.cuda, "Stream", lambda _device: FakeStream(log, "own", 77))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: FakeStream(log, "current", 5))
-    session = in_onnxruntime.OnnxRuntimeSession(file, device, in_tensorrt=by == "TensorRT")
+    session = in_onnxruntime.OnnxRuntimeSession(file, device)
     chosen = {"device_id": "1", "user_compute_stream": "77"}
     providers = [("CUDAExecutionProvider", chosen), ("CPUExecutionProvider", {})]
-    if by == "TensorRT":
-        shapes = zip(("min", "opt", "max"), (1, 4, 8), strict=True)
-        profiles = {f"trt_profile_{name}_shapes": f"images:{batch}x3x64x64" for name, batch in shapes}
-        providers.insert(0, ("TensorrtExecutionProvider", chosen | profiles))
     assert log.pop() == (str(file.path), providers)
-    assert session.largest == (None if by == "CUDA" else 8)
-    assert ("by TensorRT" in session.name) == (by == "TensorRT")
+    assert session.largest is None
     assert "not run by maskjet's authors" in session.name
     images = torch.empty(2, *file.images.shape)
     outputs = [torch.empty(2, *each.shape) for each in file.outputs]
@@ -308,11 +302,7 @@ def test_cuda_runs_on_a_stream_that_both_sides_wait_for(by, exported, monkeypatc
 def test_cuda_needs_the_other_package(exported):
     file = read_network_file(Path(exported().path))
     with pytest.raises(UnsupportedError, match=r"'onnxruntime' on cuda:0 needs onnxruntime-gpu, .*without CUDA"):
-        in_onnxruntime.OnnxRuntimeSession(file, torch.device("cuda", 0), in_tensorrt=False)
-    with pytest.raises(UnsupportedError, match=r"'tensorrt' on cuda:0 needs onnxruntime-gpu, .*without TensorRT"):
-        in_onnxruntime.OnnxRuntimeSession(file, torch.device("cuda", 0), in_tensorrt=True)
-    with pytest.raises(UnsupportedError, match="runtime='tensorrt' needs an NVIDIA GPU, got device cpu"):
-        maskjet.load(file.path, device="cpu", runtime="tensorrt")
+        in_onnxruntime.OnnxRuntimeSession(file, torch.device("cuda", 0))
 
 
 @pytest.mark.slow

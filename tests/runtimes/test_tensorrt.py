@@ -3,7 +3,6 @@
 import re
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,13 +10,10 @@ import pytest
 import torch
 
 import maskjet
-from benchmarks.planted import TINY
-from maskjet import runtimes
-from maskjet.errors import CheckpointError, InputError, MissingDependencyError, UnsupportedError
+from maskjet.errors import CheckpointError, MissingDependencyError, UnsupportedError
 from maskjet.networks.exported import in_tensorrt
 from maskjet.networks.exported.network_file import read_network_file
 from maskjet.networks.exported.running import FileRuntime
-from tests.networks.test_network import tiny_network
 
 CPU = torch.device("cpu")
 
@@ -187,91 +183,3 @@ def test_an_engine_needs_its_onnx_file_the_package_and_a_gpu(file, monkeypatch):
     Path(file.path).with_suffix(".onnx").unlink()
     with pytest.raises(CheckpointError, match=r"an engine with its ONNX file beside it, got .*tiny.onnx' is no file"):
         maskjet.load(file.path, device="cpu")
-
-
-class FakeBuilding:
-    """What TensorRT builds engines with; refuses at a step."""
-
-    def __init__(self, monkeypatch, *, refuses=None, flags=("STRONGLY_TYPED",)):
-        self.log, self.refuses = [], refuses
-        package = fake_package(None)
-        package.NetworkDefinitionCreationFlag = SimpleNamespace(**dict.fromkeys(flags, 1))
-        package.Builder, package.OnnxParser = self.make_builder, self.make_parser
-        monkeypatch.setitem(sys.modules, "tensorrt", package)
-        cuda = SimpleNamespace(is_available=lambda: True)  # for the check alone: exporting would look for a driver
-        monkeypatch.setattr("maskjet.runtimes.engine_building.torch", SimpleNamespace(cuda=cuda))
-
-    def make_builder(self, logger):
-        self.logger = logger
-        return SimpleNamespace(
-            create_network=lambda flags: self.log.append(("network", flags)) or "network",
-            create_optimization_profile=lambda: SimpleNamespace(set_shape=self.note("shape")),
-            create_builder_config=lambda: SimpleNamespace(add_optimization_profile=self.add_profile),
-            build_serialized_network=lambda network, _: self.answer("build", None, b"ftrt" * (network == "network")),
-        )
-
-    def make_parser(self, network, _logger):
-        assert network == "network"
-        return SimpleNamespace(parse_from_file=lambda path: self.answer("parse", False, Path(path).is_file()))
-
-    def add_profile(self, _profile):
-        return self.answer("profile", -1, 0)
-
-    def note(self, name):
-        return lambda *given: self.log.append((name, *given))
-
-    def answer(self, step, refusal, good):
-        self.log.append((step,))
-        if step == self.refuses:
-            self.logger.log("error", "no memory.")
-            return refusal
-        return good
-
-
-@pytest.fixture
-def already_exported(exported, monkeypatch):
-    """Only the engine is built; its ONNX file is copied."""
-
-    def copy(_network, out, *_):
-        return replace(exported(), path=str(shutil.copy(exported().path, out)))
-
-    monkeypatch.setattr("maskjet.runtimes.exporting.export_network", copy)
-
-
-@pytest.mark.parametrize(("flags", "bits"), [pytest.param(("STRONGLY_TYPED",), 2, marks=pytest.mark.slow), ((), 0)])
-def test_an_engine_is_built_beside_its_onnx_file(flags, bits, tmp_path, monkeypatch, exported, request):
-    """The ONNX file has the same bytes as without an engine."""
-    if not flags:
-        request.getfixturevalue("already_exported")
-    building = FakeBuilding(monkeypatch, flags=flags)
-    made = runtimes.export(tiny_network(), tmp_path / "tiny.plan")
-    assert (made.path, made.engine) == (str(tmp_path / "tiny.onnx"), str(tmp_path / "tiny.plan"))
-    assert (tmp_path / "tiny.plan").read_bytes() == b"ftrt"
-    assert (tmp_path / "tiny.onnx").read_bytes() == Path(exported().path).read_bytes()
-    shape = (3, *TINY.input_hw)
-    shapes = ("shape", "images", (1, *shape), (4, *shape), (8, *shape))
-    assert building.log == [("network", bits), ("parse",), shapes, ("profile",), ("build",)]
-    assert "a TensorRT engine of it for this GPU, which was not compared" in str(made)
-    assert read_network_file(tmp_path / "tiny.plan").spec == TINY
-
-
-@pytest.mark.usefixtures("already_exported")
-@pytest.mark.parametrize("step", ["parse", "profile", "build"])
-def test_an_engine_that_cant_be_built_is_one_sentence_and_no_file(step, tmp_path, monkeypatch):
-    FakeBuilding(monkeypatch, refuses=step)
-    with pytest.raises(UnsupportedError, match=r"TensorRT (can't|takes no) .*: no memory\.$"):
-        runtimes.export(tiny_network(), tmp_path / "tiny.engine")
-    assert [each.name for each in tmp_path.iterdir()] == ["tiny.onnx"]
-
-
-def test_engines_need_the_package_and_a_gpu_before_any_work(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="postprocess must be None for an engine"):
-        runtimes.export("demo", tmp_path / "a.engine", postprocess=runtimes.Postprocess())
-    monkeypatch.setitem(sys.modules, "tensorrt", None)
-    with pytest.raises(MissingDependencyError, match=r"to an engine needs tensorrt: pip install tensorrt\.$"):
-        runtimes.export("demo", tmp_path / "a.engine")
-    FakeBuilding(monkeypatch)
-    monkeypatch.setattr("maskjet.runtimes.engine_building.torch.cuda.is_available", lambda: False)
-    with pytest.raises(UnsupportedError, match=r"out must end in \.onnx on a machine without an NVIDIA GPU"):
-        runtimes.export("demo", tmp_path / "a.engine")
-    assert not list(tmp_path.iterdir())

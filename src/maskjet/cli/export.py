@@ -39,8 +39,7 @@ def export(
         Path,
         option(
             "PATH",
-            "The ONNX file, which takes this name once it is compared; or, ending in .engine, a TensorRT engine, with "
-            "its ONNX file beside it.",
+            "The ONNX file, which takes this name once it is compared.",
             "--out",
             "-o",
         ),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-LEGACY = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20"
-"""First bytes of what PyTorch before 1.6 wrote."""
 _CHECKPOINT = "pass the checkpoint that training saved"
 _EXPORTED = "pass the checkpoint that it was exported from"
 _AS_MODEL = "give it as the model, by a name that ends in"
@@ -16,7 +14,6 @@ _SIGNATURES: Sequence[tuple[bytes, str, str]] = (
     (b"version https://git-lfs", "a Git LFS pointer and not the file itself", "run git lfs pull where it was cloned"),
     (b"<!doctype html", "a web page and not the file that it links to", _AGAIN),
     (b"<html", "a web page and not the file that it links to", _AGAIN),
-    (LEGACY, "of PyTorch before 1.6", "load and save it with a newer PyTorch"),
     (b"\x80", "a pickle that torch.save did not write", _CHECKPOINT),
     (b"ftrt", "a TensorRT engine", f"{_AS_MODEL} .engine"),
     (b"ptrt", "a TensorRT engine", f"{_AS_MODEL} .engine"),

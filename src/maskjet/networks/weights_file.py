@@ -7,6 +7,7 @@ until they are copied. Nothing here runs code from a file, and no more memory is
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import pickle
@@ -17,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import safetensors
 import torch
@@ -34,6 +35,8 @@ from maskjet.spec import shown
 _MAX_PICKLE_BYTES = 2**22
 _MAX_HEADER_BYTES = 2**23
 _MAX_RECORDS = 2**16
+_LEGACY = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20"  # what PyTorch before 1.6 wrote begins with it
+_LEGACY_PICKLES = 5  # then come the tensors' bytes
 # Names that a pickle may use. PyTorch allows more, with which a few bytes can take any memory: bytearray(10**10).
 _CALLABLES = {
     *("collections OrderedDict", "collections Counter", "argparse Namespace", "types SimpleNamespace"),
@@ -79,7 +82,7 @@ def is_safetensors(path: Path, expected: str) -> bool:
         head = file.read(512)
     if head[4:9] == b"\0\0\0\0{":  # the header's length, below 4 GB, and its JSON
         return True
-    if head[:4] == b"PK\x03\x04":
+    if head.startswith((b"PK\x03\x04", _LEGACY)):
         return False
     kind, cure = describe(head)
     raise CheckpointError(
@@ -115,17 +118,22 @@ def read_json(metadata: Mapping[str, str], name: str, path: Path) -> Any:
 def open_torch(path: Path, expected: str) -> dict[Any, Any]:
     """The dictionary in a file that `torch.save` wrote; messages say what is `expected`.
 
+    The tensors of a file of PyTorch before 1.6, as torchvision's first COCO weights, are in memory.
+
     Raises:
         CheckpointError: It is not whole, larger than `limits.checkpoint_bytes`, compressed, holds objects other than
             tensors and plain values, or no dictionary.
     """
     size = _file_size(path)
     with translate_errors(CheckpointError, f"weights must be a whole PyTorch file, {str(path)!r} is not"):
-        records = _check_archive(path, size, expected)
-        content = _unpickle(path)
+        with path.open("rb") as file:
+            is_legacy = file.read(len(_LEGACY)) == _LEGACY
+        records = _check_legacy(path) if is_legacy else _check_archive(path, size, expected)
+        content = _unpickle(path, is_mapped=not is_legacy)
         if not isinstance(content, dict):
             raise CheckpointError(f"weights must hold a dictionary, {str(path)!r} holds {shown(content)}.")
-        _check_storages(content, records)
+        if not is_legacy:
+            _check_storages(content, records)
         return content
 
 
@@ -165,7 +173,16 @@ def _check_archive(path: Path, size: int, expected: str) -> Counter[int]:
     return Counter(entry.file_size for entry in entries)
 
 
-def _check_names(pickled: bytes, path: Path) -> None:
+def _check_legacy(path: Path) -> Counter[int]:
+    """Check the names in a file's pickles; PyTorch then reads no more bytes for a tensor than the file has."""
+    with path.open("rb") as file:
+        head = io.BytesIO(file.read(_MAX_PICKLE_BYTES))
+    for _ in range(_LEGACY_PICKLES):
+        _check_names(head, path)
+    return Counter()
+
+
+def _check_names(pickled: bytes | IO[bytes], path: Path) -> None:
     """Refuse a pickle that names anything but tensors and plain values."""
     for opcode, argument, _ in pickletools.genops(pickled):
         if opcode.name == "GLOBAL" and argument not in _CALLABLES | _STORAGES | _DTYPES:
@@ -177,10 +194,10 @@ def _check_names(pickled: bytes, path: Path) -> None:
             )
 
 
-def _unpickle(path: Path) -> Any:
+def _unpickle(path: Path, *, is_mapped: bool) -> Any:
     try:
         with torch.serialization.safe_globals([argparse.Namespace, types.SimpleNamespace]):
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
     except pickle.UnpicklingError as error:  # PyTorch's advice is to run whatever the file holds
         raise ValueError("its pickle is damaged, or none that torch.save writes.") from error
 

@@ -15,7 +15,7 @@ from maskjet.onnx.report import OptimizedFile, Outcome
 
 __all__ = ["REWRITES", "OptimizedFile", "Outcome", "optimize_onnx"]
 
-REWRITES = ("nms_top_k", "level_pooling", "loop_concat")
+REWRITES = ("level_pooling", "loop_concat")
 """Names of the rewrites, in the order they are applied."""
 
 

@@ -12,22 +12,21 @@ from onnx_ir.passes.common import NameFixPass, RemoveUnusedNodesPass
 
 from maskjet.errors import InputError, SourceError, first_line
 from maskjet.files import naming
-from maskjet.onnx import level_pooling, loop_concat, nms_top_k
-from maskjet.onnx.matching import MismatchError, Owners, inner_graphs
+from maskjet.onnx import level_pooling, loop_concat
+from maskjet.onnx.matching import MismatchError
 from maskjet.onnx.report import OptimizedFile, Outcome
 
 _OLDEST_OPSET = 13  # the first in which Squeeze and Unsqueeze take their axes as an input
 _LARGEST = 2**31 - 2**24  # bytes of weights in one file: protobuf's limit, less 16 MiB for everything else
-# Each module has `candidates(model)`, and `rewrite(node, owners)`, which raises before any change.
-_MODULES = {"nms_top_k": nms_top_k, "level_pooling": level_pooling, "loop_concat": loop_concat}
+# Each module has `candidates(model)`, and `rewrite(node)`, which raises before any change.
+_MODULES = {"level_pooling": level_pooling, "loop_concat": loop_concat}
 
 
 def apply_to_file(path: Path, out: Path, rewrites: Sequence[str]) -> OptimizedFile:
     """Apply rewrites, by their names, in the order given; arguments and errors are as in `optimize_onnx`."""
     model = _read(path)
     before = _count(model)
-    owners = dict(inner_graphs(model))
-    outcomes = [_apply(name, model, owners) for name in rewrites]
+    outcomes = [_apply(name, model) for name in rewrites]
     if any(outcome.matched for outcome in outcomes):
         RemoveUnusedNodesPass()(model)
         NameFixPass()(model)
@@ -35,12 +34,12 @@ def apply_to_file(path: Path, out: Path, rewrites: Sequence[str]) -> OptimizedFi
     return OptimizedFile(str(out), outcomes, before, _count(model))
 
 
-def _apply(name: str, model: ir.Model, owners: Owners) -> Outcome:
+def _apply(name: str, model: ir.Model) -> Outcome:
     module, matched, left_alone = _MODULES[name], 0, []
     for node in module.candidates(model):
         label = f"{node.op_type} {node.name or node.outputs[0].name}"  # before it is replaced
         try:
-            module.rewrite(node, owners)
+            module.rewrite(node)
         except MismatchError as reason:
             left_alone.append(f"{label}: {reason}")
         else:

@@ -17,7 +17,6 @@ import onnx_ir as ir
 from maskjet.onnx.building import Builder, replace
 from maskjet.onnx.matching import (
     MismatchError,
-    Owners,
     find_producer,
     given,
     integers,
@@ -57,7 +56,7 @@ def candidates(model: ir.Model) -> list[ir.Node]:
     return found
 
 
-def rewrite(node: ir.Node, _: Owners) -> None:
+def rewrite(node: ir.Node) -> None:
     """Replace the chain that ends in a node.
 
     Raises:

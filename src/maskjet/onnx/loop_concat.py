@@ -14,7 +14,6 @@ import onnx_ir as ir
 from maskjet.onnx.building import Builder, replace
 from maskjet.onnx.matching import (
     MismatchError,
-    Owners,
     constant,
     find_producer,
     given,
@@ -36,7 +35,7 @@ def candidates(model: ir.Model) -> list[ir.Node]:
     return [node for node in nodes_of_type(model, "Loop") if any(_is_extended(node))]
 
 
-def rewrite(node: ir.Node, _: Owners) -> None:
+def rewrite(node: ir.Node) -> None:
     """Replace a Loop that carries only the rows by one that stacks them.
 
     Raises:

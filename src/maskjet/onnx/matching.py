@@ -1,8 +1,6 @@
-"""Reading a graph: constants, the producers of values, attributes, and the graphs inside nodes."""
+"""Reading a graph: constants, the producers of values, and attributes."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -10,10 +8,6 @@ from numpy.typing import NDArray
 
 _TRANSPARENT = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 _STANDARD = ("", "ai.onnx")
-
-
-Owners = Mapping[ir.Graph, ir.Node]
-"""The nodes that have graphs as attributes; the main graph has none."""
 
 
 class MismatchError(Exception):
@@ -82,20 +76,3 @@ def is_zeros(node: ir.Node) -> bool:
     """Whether a ConstantOfShape makes zeros."""
     attribute = node.attributes.get("value")
     return attribute is None or not attribute.as_tensor().numpy().any()
-
-
-def slice_parts(node: ir.Node) -> tuple[ir.Value | None, ir.Value | None, int]:
-    """Start, end and axis of a Slice, which must be along one axis with a step of 1."""
-    steps, axes = given(node, 4), integers(given(node, 3))
-    require(steps is None or integers(steps) == (1,), "a slice has a step")
-    if axes is None or len(axes) != 1:
-        raise MismatchError("a slice is not along one axis")
-    return given(node, 1), given(node, 2), axes[0]
-
-
-def inner_graphs(model: ir.Model) -> Iterator[tuple[ir.Graph, ir.Node]]:
-    """Yield every graph inside a node, with that node."""
-    for node in model.graph.all_nodes():
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                yield attribute.as_graph(), node

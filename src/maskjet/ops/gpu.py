@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from maskjet.errors import first_line
-from maskjet.ops.record import HALVES, Op, Variant, name_of
+from maskjet.ops.record import Op, Variant, name_of
 
 capturing = threading.Lock()
 """Held while a graph is captured, and while a video decoder is made or freed. To make a decoder, CUDA waits for all
@@ -37,36 +37,22 @@ _OLDEST_WITH_BFLOAT16 = (8, 0)
 
 def make_op(
     public: Callable[..., Any],
-    reference: Callable[..., Any],
+    reference: Variant,
     *,
-    dtypes: tuple[torch.dtype, ...] = HALVES,
+    dtypes: tuple[torch.dtype, ...],
     cpu: Variant | None = None,
+    allocate: str | None = None,
 ) -> Op:
     """Make the record of an op whose Triton implementation has its name and lies in its package's `triton.py`.
 
-    `dtypes` are the types of the op's first tensor that the Triton implementation takes.
-    """
-    name = public.__name__
-    variants = {
-        "triton": triton_variant(f"{public.__module__}.triton", name, dtypes),
-        **({} if cpu is None else {"cpu": cpu}),
-        "reference": Variant(reference),
-    }
-    return Op(name, public, variants)
-
-
-def triton_variant(
-    module: str, function: str, dtypes: tuple[torch.dtype, ...], *, allocate: str | None = None
-) -> Variant:
-    """Make a variant that imports its module, and with it Triton, on the first call.
-
-    `dtypes` are those of the op's first tensor that the function takes; `allocate` names the one that makes an `out`.
+    That module, and with it Triton, is imported on the first call. `dtypes` are the types of the op's first tensor that
+    the implementation takes; `allocate` names the function that makes an `out` for it.
     """
 
     def first_called(name: str) -> Callable[..., Any]:
         @cache
         def load() -> Callable[..., Any]:
-            loaded: Callable[..., Any] = getattr(importlib.import_module(module), name)
+            loaded: Callable[..., Any] = getattr(importlib.import_module(f"{public.__module__}.triton"), name)
             return loaded
 
         return lambda *args, **kwargs: load()(*args, **kwargs)
@@ -77,7 +63,10 @@ def triton_variant(
             return f"it takes {known}, got {name_of(sample.dtype)}"
         return why_not(sample.device, sample.dtype)
 
-    return Variant(first_called(function), refuse, None if allocate is None else first_called(allocate))
+    name = public.__name__
+    triton = Variant(first_called(name), refuse, None if allocate is None else first_called(allocate))
+    variants = {"triton": triton, **({} if cpu is None else {"cpu": cpu}), "reference": reference}
+    return Op(name, public, variants)
 
 
 @lru_cache

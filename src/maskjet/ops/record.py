@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -14,9 +14,6 @@ from maskjet.errors import InputError, UnsupportedError
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 """Floating types of network inputs and outputs, which the ops accept."""
-HALVES = (torch.float16, torch.bfloat16)
-"""Types that tensor cores multiply, which the network's own ops accept."""
-_MOST_CHANNELS = 512  # channels; a program holds all of a pixel
 
 FALLBACKS: Counter[str] = Counter()
 """Counts of slower paths that direct calls of ops took in this process, by op and reason, such as masks that did not
@@ -106,61 +103,9 @@ def describe(value: object) -> str:
     return f"{name_of(value.dtype)} {list(value.shape)} on {value.device}"
 
 
-def is_packed(value: Any, dtypes: Sequence[torch.dtype], dimensions: int) -> bool:
-    """Whether an argument is a contiguous tensor of one of these types, with so many dimensions."""
-    is_right = isinstance(value, torch.Tensor) and value.dtype in dtypes and value.ndim == dimensions
-    return is_right and bool(value.is_contiguous())
-
-
-def check_like(
-    name: str,
-    value: Any,
-    dtype: torch.dtype,
-    shape: tuple[int, ...],
-    device: torch.device,
-    *,
-    has_row_stride: bool = False,
-) -> None:
-    """Raise unless an argument is a contiguous tensor like this, whose rows may be apart if `has_row_stride`.
-
-    Raises:
-        InputError: It is not.
-    """
-    is_alike = isinstance(value, torch.Tensor) and (value.dtype, value.shape, value.device) == (dtype, shape, device)
-    if not is_alike or not (value.stride(-1) == 1 if has_row_stride else value.is_contiguous()):
-        strides = f" with strides {value.stride()}: call contiguous()" if is_alike else ""
-        wanted = f"{name_of(dtype)} {list(shape)} on {device}, contiguous"
-        raise InputError(f"{name} must be {wanted}, got {describe(value)}{strides}.")
-
-
 def is_whole(value: object) -> bool:
     """Whether an argument is an integer, and not True or False."""
     return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def is_pair(value: object) -> bool:
-    """Whether an argument is a height and a width, both integers."""
-    return isinstance(value, tuple) and len(value) == 2 and all(map(is_whole, value))
-
-
-def is_power(number: float) -> bool:
-    """Whether a number is a power of two, 1 or more."""
-    return number >= 1 and number == int(number) and not int(number) & (int(number) - 1)
-
-
-def check_pixels(image: Any, *, may_be_empty: bool) -> None:
-    """Raise unless an argument is feature maps whose pixels a program can hold whole.
-
-    Raises:
-        InputError: It is not.
-    """
-    is_right = is_packed(image, HALVES, 4) and is_power(image.shape[3]) and image.shape[3] <= _MOST_CHANNELS
-    if not is_right or not (may_be_empty or (image.shape[1] and image.shape[2])):
-        size = "" if may_be_empty else "of at least one pixel, "
-        raise InputError(
-            f"image must be float16 or bfloat16 [B, H, W, C], contiguous, {size}C a power of two up to "
-            f"{_MOST_CHANNELS}, got {describe(image)}."
-        )
 
 
 def needs_cpu(sample: torch.Tensor) -> str | None:

@@ -52,20 +52,6 @@ def _tanh(x):
 
 
 @triton.jit
-def prefetch(pointers):
-    """Prefetch memory into the second-level cache; does nothing in the interpreter."""
-    if not _IS_INTERPRETED:
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
-            "=r,l",
-            [pointers.to(tl.int64)],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
-
-
-@triton.jit
 def scale_of(source, target):
     """Source positions per target position, in float32 as ATen divides them."""
     return tl.div_rn(source.to(tl.float32), target.to(tl.float32))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -58,8 +57,7 @@ def export(
     Args:
         model: "demo", a named size with `weights`, or a checkpoint's path, as `maskjet.load` takes them; or an
             `RFDETR`, which is left as it is.
-        out: The file, with the suffix .onnx. Written beside it, compared, and renamed. With .engine or .plan a TensorRT
-            engine for this machine's GPU is built of it, too, for batches of 1 to 8; not run by maskjet's authors.
+        out: The file, with the suffix .onnx. Written beside it, compared, and renamed.
         weights: Checkpoint of a named size.
         input_size: (height, width) of the network's input, as for `maskjet.load`; None for the checkpoint's own.
         precision: "fp32", or "fp16", in which the layers that give scores and boxes stay float32.
@@ -74,7 +72,7 @@ def export(
         OutputError: `out` can't be written; an existing file is kept.
         UnsupportedError: The model is a torchvision detector, can't be exported, or differs from the file; no file
             is written.
-        MissingDependencyError: onnx-ir, onnxruntime, onnxscript or, for an engine, tensorrt is missing.
+        MissingDependencyError: onnx-ir, onnxruntime or onnxscript is missing.
 
     Examples:
         >>> import tempfile
@@ -96,24 +94,16 @@ def export(
     process.check_fork()
     from maskjet.runtimes.exporting import export_network
 
-    if path.suffix == ONNX:
-        return export_network(_read_network(model, weights, input_hw), path, precision, postprocess)
-    if postprocess is not None:
-        raise InputError("postprocess must be None for an engine: maskjet chooses its detections itself.")
-    from maskjet.runtimes.engine_building import build_engine, check_building
-
-    check_building()
-    file = export_network(_read_network(model, weights, input_hw), path.with_suffix(ONNX), precision, None)
-    build_engine(Path(file.path), path)
-    return replace(file, engine=str(path))
+    return export_network(_read_network(model, weights, input_hw), path, precision, postprocess)
 
 
 def _check_out(out: str | os.PathLike[str]) -> Path:
     if not isinstance(out, str | os.PathLike):
         raise InputError(f"out must be a path, got a {type(out).__name__}.")
     path = Path(out)
-    if path.suffix not in (ONNX, *ENGINES):
-        raise InputError(f"out must end in .onnx, .engine or .plan, got {str(path)!r}.")
+    if path.suffix != ONNX:
+        end = ": trtexec builds engines of .onnx files" if path.suffix in ENGINES else ""
+        raise InputError(f"out must end in .onnx, got {str(path)!r}{end}.")
     if path.exists() and not path.is_file():
         raise InputError(f"out must be a file, got {str(path)!r}, which is none.")
     return path

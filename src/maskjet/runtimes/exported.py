@@ -46,8 +46,6 @@ class ExportedFile:
     differences: Mapping[str, tuple[float, float]]
     """Name of each output to its difference from the module's, and the limit of that: the largest in float32, the mean
     in float16."""
-    engine: str | None = None
-    """The TensorRT engine that was built of it; not run."""
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types."""
@@ -64,6 +62,4 @@ class ExportedFile:
         ]
         for name, (difference, limit) in self.differences.items():
             lines.append(f"  {name} differ by {difference:.1e}, the limit is {limit:.1e}")
-        if self.engine is not None:
-            lines.append(f"wrote {self.engine}, a TensorRT engine of it for this GPU, which was not compared")
         return "\n".join(lines)

@@ -21,7 +21,6 @@ from tests.ops.cases import (
     mask_logits,
     nms,
     paint,
-    paste_masks,
     preprocess,
     rank_tokens,
     refine_boxes,
@@ -33,7 +32,7 @@ from tests.ops.cases import (
 
 @dataclass(frozen=True)
 class Checks:
-    """What is known about an op besides its record in `maskjet.ops`."""
+    """What is known about an op besides its record."""
 
     cases: Mapping[str, Callable[[torch.device], dict[str, Any]]]
     """Cases by name; each builds the keyword arguments of the op on a device; same inputs on every call."""
@@ -52,9 +51,9 @@ CHECKS: Mapping[str, Checks] = {
         module.CASES, module.tolerance_used, module.bytes_moved, getattr(module, "flops", None)
     )
     for module in (
-        *(preprocess, select, encode_masks, paste_masks, nms, roi_align),
+        *(preprocess, select, encode_masks, nms, roi_align, paint),
         *(linear, attention, embed_patches, rank_tokens, refine_boxes, deformable_attention),
-        *(resize_pixels, depthwise_norm, mask_logits, paint),
+        *(resize_pixels, depthwise_norm, mask_logits),
     )
 }
-"""By the op's name, in the order of `maskjet.ops.RECORDS`."""
+"""By the op's name, in the order of `tests.ops.network.OPS`."""

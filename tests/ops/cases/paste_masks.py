@@ -1,4 +1,4 @@
-"""Inputs on which every implementation of the mask ops must agree, and how closely."""
+"""Inputs on which every implementation of encode_masks must agree with paste_masks, and how closely."""
 
 from __future__ import annotations
 
@@ -160,11 +160,3 @@ def share_of(values: torch.Tensor, magnitudes: torch.Tensor, is_different: torch
     is_huge = magnitudes[is_different] > _TOLERANCE_BESIDE_INFINITY
     limits = torch.where(is_huge, _TOLERANCE_BESIDE_INFINITY, _TOLERANCE)
     return float((values[is_different].abs() / limits).max())
-
-
-def bytes_moved(inputs: dict[str, Any]) -> int:
-    """Bytes of the chosen masks' logits, and of every pixel."""
-    logits = inputs["mask_logits"]
-    per_mask = logits[0, 0].numel() * logits.itemsize
-    sizes = zip(inputs["query"], inputs["image_sizes"], strict=True)
-    return sum(len(rows) * (per_mask + height * width) for rows, (height, width) in sizes)

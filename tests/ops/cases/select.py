@@ -65,7 +65,6 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
     "limited": _case(threshold=0.2, num_select=10),
     "threshold per class": _case(threshold=[0.9, 0.1, 0.5, 0.5, 0.2, 1.0, 0.7], num_select=25),
     "class map": _case(class_map=[5, -1, 0, 3, -1, 2, 2], max_detections=8),
-    "rounded": _case(round_boxes=True),
     "batch": _case(batch=3, queries=33, classes=5),
     "letterboxes": _case(batch=3, queries=33, classes=5, threshold=0.3, is_letterboxed=True),
     "float16": _case(dtype=torch.float16),

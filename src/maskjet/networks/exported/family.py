@@ -67,11 +67,10 @@ def make_steps(network: NetworkFile, config: EngineConfig, postprocessing: Postp
 def _open(file: NetworkFile, runtime: RuntimeName, device: torch.device) -> FileRuntime:
     """Open a file in a runtime.
 
-    "auto" is TensorRT for its engines, and ONNX Runtime for ONNX files, as `export` compares them in it. "tensorrt" of
-    an ONNX file is TensorRT as ONNX Runtime's provider.
+    "auto" is TensorRT for its engines, and ONNX Runtime for ONNX files, as `export` compares them in it.
     """
     is_engine = file.path.suffix in ENGINES
-    fitting = ("tensorrt",) if is_engine else ("onnxruntime", "openvino", "tensorrt")
+    fitting = ("tensorrt",) if is_engine else ("onnxruntime", "openvino")
     name = fitting[0] if runtime == "auto" else runtime
     if name not in fitting:
         raise InputError(f"runtime must be one of {('auto', *fitting)} for {str(file.path)!r}, got {runtime!r}.")
@@ -82,5 +81,5 @@ def _open(file: NetworkFile, runtime: RuntimeName, device: torch.device) -> File
         elif name == "openvino":
             session = OpenVinoSession(file, device)
         else:
-            session = OnnxRuntimeSession(file, device, in_tensorrt=name == "tensorrt")
+            session = OnnxRuntimeSession(file, device)
     return FileRuntime(file, session, device)

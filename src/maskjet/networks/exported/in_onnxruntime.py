@@ -11,11 +11,10 @@ from torch import Tensor
 
 from maskjet.errors import UnsupportedError
 from maskjet.extras import require
-from maskjet.networks.exported.in_tensorrt import BATCHES
 from maskjet.networks.exported.network_file import NetworkFile
 from maskjet.networks.exported.running import Call
 
-_CPU, _CUDA, _TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
+_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _NUMPY = {torch.float32: np.float32, torch.float16: np.float16}
 
 
@@ -23,18 +22,14 @@ class OnnxRuntimeSession:
     """A file in ONNX Runtime, with as many threads as PyTorch has; see `Session`.
 
     On a GPU it works on a stream of its own, as a session's stream can't be changed. The caller's stream and this one
-    wait for each other. With `in_tensorrt` it hands the file to TensorRT, which takes minutes to build an engine.
+    wait for each other.
     """
 
     why_no_graph: str | None = "ONNX Runtime's calls can't be captured"
 
-    def __init__(self, file: NetworkFile, device: torch.device, *, in_tensorrt: bool) -> None:
-        runtime = "tensorrt" if in_tensorrt else "onnxruntime"
-        if in_tensorrt and device.type != "cuda":
-            raise UnsupportedError(f"runtime='tensorrt' needs an NVIDIA GPU, got device {device}.")
-        package = require("onnxruntime", extra="onnx", purpose=f"runtime={runtime!r}")
-        self._file, self._device = file, device
-        self.largest = file.batch or (BATCHES[-1] if in_tensorrt else None)
+    def __init__(self, file: NetworkFile, device: torch.device) -> None:
+        package = require("onnxruntime", extra="onnx", purpose="runtime='onnxruntime'")
+        self._file, self._device, self.largest = file, device, file.batch
         threads = torch.get_num_threads()
         self._stream: torch.cuda.Stream | None = None
         providers: list[tuple[str, dict[str, str]]] = [(_CPU, {})]
@@ -43,23 +38,21 @@ class OnnxRuntimeSession:
         options.log_severity_level = 3  # errors, which are raised, too
         place = f"the CPU, {threads} threads"
         if device.type == "cuda":
-            if not {_CUDA, *([_TENSORRT] * in_tensorrt)} <= {*package.get_available_providers()}:
+            if _CUDA not in package.get_available_providers():
                 raise UnsupportedError(
-                    f"runtime={runtime!r} on {device} needs onnxruntime-gpu, here is a package without "
-                    f"{'TensorRT' if in_tensorrt else 'CUDA'}: install that instead, or use the device 'cpu'."
+                    f"runtime='onnxruntime' on {device} needs onnxruntime-gpu, here is a package without CUDA: "
+                    "install that instead, or use the device 'cpu'."
                 )
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             chosen = {"device_id": str(device.index), "user_compute_stream": str(self._stream.cuda_stream)}
             providers.insert(0, (_CUDA, chosen))
-            if in_tensorrt:
-                providers.insert(0, (_TENSORRT, {**chosen, **_profiles(file)}))
-            place = f"{device}{' by TensorRT' * in_tensorrt}, not run by maskjet's authors"
+            place = f"{device}, not run by maskjet's authors"
         self._run_options = package.RunOptions()
         # The caller's stream waits in place of the host.
         self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
         self._session: Any = package.InferenceSession(str(file.path), options, providers=providers)
         if device.type == "cuda" and providers[0][0] not in self._session.get_providers():
-            raise UnsupportedError(f"runtime={runtime!r} can't use {device}: its libraries can't be loaded.")
+            raise UnsupportedError(f"runtime='onnxruntime' can't use {device}: its libraries can't be loaded.")
         self.name = f"ONNX Runtime {package.__version__} on {place}"
 
     def make_call(self) -> Call:
@@ -83,11 +76,3 @@ class OnnxRuntimeSession:
             current.wait_stream(self._stream)
 
         return call
-
-
-def _profiles(file: NetworkFile) -> dict[str, str]:
-    """The batches that TensorRT builds an engine for, as ONNX Runtime's options."""
-    batches = BATCHES if file.batch is None else (file.batch,) * 3
-    sides = "x".join(map(str, file.images.shape))
-    names = ("trt_profile_min_shapes", "trt_profile_opt_shapes", "trt_profile_max_shapes")
-    return {name: f"{file.images.name}:{batch}x{sides}" for name, batch in zip(names, batches, strict=True)}

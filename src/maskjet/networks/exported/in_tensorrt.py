@@ -13,9 +13,6 @@ from maskjet.extras import require
 from maskjet.networks.exported.network_file import NetworkFile, Port
 from maskjet.networks.exported.running import Call
 
-BATCHES = (1, 4, 8)
-"""Least, most usual and most images of a batch that an engine is built for; larger ones run in parts."""
-
 
 class TensorRtSession:
     """An engine in TensorRT; see `Session`. Each call has an execution context, with memory of its own."""

@@ -90,7 +90,6 @@ class _Work(Work):
             "class_map": self.postprocess.class_map,
             "max_detections": steps.config.max_detections,
             "num_select": min(steps.spec.selected_pairs, steps.spec.queries * steps.spec.class_logits),
-            "round_boxes": False,
         }
 
     def run(self, frames: Frames) -> None:

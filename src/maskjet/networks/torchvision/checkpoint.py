@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from maskjet.errors import CheckpointError, InputError, suggest
 from maskjet.extras import require
-from maskjet.networks.legacy_file import is_legacy, open_legacy
 from maskjet.networks.state_dict import NoInitialisation, check_state, copy_finite, named_tensors, rename, unwrap
 from maskjet.networks.weights_file import check_is_file, is_safetensors, open_safetensors, open_torch, reading
 from maskjet.spec import BOUNDS
@@ -88,12 +87,9 @@ def read_detector(name: str, path: Path) -> Any:
 def _read_state(path: Path) -> dict[str, Tensor]:
     """Open a file's tensors by name; they are mapped from the file and not yet read."""
     check_is_file(path)
-    if is_legacy(path):  # torchvision's own of 2019
-        content: dict[Any, Any] = open_legacy(path)
-    elif is_safetensors(path, _EXPECTED):
-        content = dict(open_safetensors(path)[0])
-    else:
-        content = open_torch(path, _EXPECTED)
+    content: Mapping[Any, Any] = (
+        open_safetensors(path)[0] if is_safetensors(path, _EXPECTED) else open_torch(path, _EXPECTED)
+    )
     return unwrap(named_tensors(content, path), _CLASSIFIER)
 
 

@@ -42,7 +42,7 @@ def choose_blocks(batch: int, length: int, heads: int, side: int) -> Blocks:
 
 
 def attention(projections: torch.Tensor, out: torch.Tensor) -> None:
-    """Write the attention of projections [B, L, 3, H, D] into out [B, L, H × D]; see `ops.attention`."""
+    """Write the attention of projections [B, L, 3, H, D] into out [B, L, H × D]; see the reference."""
     batch, length, _, heads, side = projections.shape
     if not projections.numel():
         return

@@ -9,7 +9,19 @@ import torch.nn.functional as F
 def deformable_attention(
     projections: torch.Tensor, boxes: torch.Tensor, values: torch.Tensor, *, out: torch.Tensor
 ) -> None:
-    """Write the context; see `ops.deformable_attention`."""
+    """Sample values at points around boxes, and average them by the softmax of the points' logits, for each head.
+
+    A point is centre + offset × size × 0.5 / points, as in Deformable DETR with one level; sampling is bilinear, with
+    zeros outside the image.
+
+    Args:
+        projections: float16 or bfloat16 [B, Q, P, 3, H], contiguous: for each of P points and H heads, the
+            offsets along x and y and the logit. H is a power of two.
+        boxes: float32 [B, Q, 4] cxcywh, 0..1 of the image, contiguous.
+        values: Of the projections' type, [B, h, w, C]; pixels may be evenly strided, channels not. C / H is a power of
+            two.
+        out: Of the same type, [B, Q, C], contiguous.
+    """
     batch, queries, points, _, heads = projections.shape
     if not out.numel():
         return

@@ -15,7 +15,7 @@ _ROWS = 1
 def deformable_attention(
     projections: torch.Tensor, boxes: torch.Tensor, values: torch.Tensor, *, out: torch.Tensor
 ) -> None:
-    """Write the context; see `ops.deformable_attention`."""
+    """Write the context; see the reference."""
     batch, queries, points, _, heads = projections.shape
     if not out.numel():
         return

@@ -6,8 +6,6 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
-from maskjet.ops.triton_language import prefetch
-
 
 @triton.jit(do_not_specialize=["eps"])
 def depthwise_norm_kernel(
@@ -21,7 +19,6 @@ def depthwise_norm_kernel(
     CHANNELS: tl.constexpr,
     ROWS: tl.constexpr,
     PAIRS: tl.constexpr,
-    AHEAD: tl.constexpr,
     WAITS: tl.constexpr,
 ):
     """Compute ROWS rows of PAIRS pairs of neighbours; grid (tiles across, tiles down, B).
@@ -31,8 +28,7 @@ def depthwise_norm_kernel(
     out: floats, like the image.
 
     Goes down the rows and reads each once: a row completes the sums of the row above, adds to those of its own row, and
-    begins those of the row below. The two pixels of a pair share their neighbours. AHEAD: rows to prefetch into the
-    cache before they are read; 0 for an image that is cached.
+    begins those of the row below. The two pixels of a pair share their neighbours.
     """
     x = ((tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)) * 2)[:, None]
     top = tl.program_id(1) * ROWS + tl.zeros((PAIRS, 1), tl.int32)
@@ -45,7 +41,6 @@ def depthwise_norm_kernel(
     middle = _load_weights(weight_ptr + 3 * CHANNELS, CHANNELS)
     lower = _load_weights(weight_ptr + 6 * CHANNELS, CHANNELS)
     bias = tl.load(bias_ptr + channel + 0 * x)
-    first_ptr = image_ptr + offset
     image_ptr += offset + x * CHANNELS + channel
     out_ptr += offset + x * CHANNELS + channel
     if WAITS:
@@ -61,8 +56,6 @@ def depthwise_norm_kernel(
         total, other_total = _add_row(going, other_going, below, lower)
         going, other_going = _add_row(begun, other_begun, below, middle)
         begun, other_begun = _add_row(bias, bias, below, upper)
-        if AHEAD:
-            _prefetch_row(first_ptr, y + 2 + AHEAD, end, 2 * PAIRS, WIDTH, CHANNELS)
         # Loaded before the norms, which take as long, into the registers that the sums no longer need.
         below = _load_row(image_ptr, y + 2, end, x, WIDTH, CHANNELS)
         row_ptr = out_ptr + y * (WIDTH * CHANNELS)
@@ -83,16 +76,6 @@ def _load_row(image_ptr, y, end, x, WIDTH: tl.constexpr, CHANNELS: tl.constexpr)
     second = tl.load(pixel_ptr + CHANNELS, mask=is_row & (x < WIDTH - 1), other=0.0)
     right = tl.load(pixel_ptr + 2 * CHANNELS, mask=is_row & (x < WIDTH - 2), other=0.0)
     return left, first, second, right
-
-
-@triton.jit
-def _prefetch_row(image_ptr, y, end, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
-    """Prefetch a program's pixels of a row into the second-level cache, which takes no registers."""
-    pieces: tl.constexpr = CHANNELS // 64 if CHANNELS > 64 else 1  # memory sends 128 bytes at once
-    piece = tl.arange(0, COLUMNS * pieces)
-    x = tl.minimum(tl.program_id(0) * COLUMNS + piece % COLUMNS, WIDTH - 1)
-    pixel_ptr = image_ptr + (tl.minimum(y, end - 1) * WIDTH + x) * CHANNELS
-    prefetch(pixel_ptr + piece // COLUMNS * 64)
 
 
 @triton.jit

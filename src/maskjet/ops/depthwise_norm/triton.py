@@ -14,13 +14,12 @@ _PAIRS = 2
 _CHANNELS_OF_WARP = 256
 _ROWS_OF_FEW, _ROWS_OF_MANY = 3, 39  # most rows per program
 _MANY_PIXELS = 2**15  # images from here on fill the GPU with many rows per program, and exceed the cache
-_AHEAD = 2
 
 
 def depthwise_norm(
     image: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, eps: float, out: torch.Tensor
 ) -> None:
-    """Write the normalised convolution; see `ops.depthwise_norm`."""
+    """Write the normalised convolution; see the reference."""
     batch, height, width, channels = image.shape
     if not image.numel():
         return
@@ -39,5 +38,4 @@ def depthwise_norm(
         CHANNELS=channels,
         ROWS=triton.cdiv(height, tiles),
         PAIRS=_PAIRS,
-        AHEAD=_AHEAD if is_many else 0,
     )

@@ -16,7 +16,16 @@ def embed_patches(
     out: torch.Tensor,
     out_sums: torch.Tensor,
 ) -> None:
-    """Write the tokens and their sums; see `ops.embed_patches`."""
+    """Convert images to tokens: windows row by row, each with its class token and then its patches row by row.
+
+    Args:
+        images: float16 or bfloat16 [B, 3, H, W], contiguous; sides are multiples of side × windows of a patch.
+        weight: Of the same type, [N, 3 × side × side], contiguous; N is a multiple of 16.
+        positions: float32 [tokens of an image, N], contiguous: added to the products; a class token's row is its value.
+        windows: Windows per side.
+        out: Tokens of the images' type [B × tokens of an image, N], contiguous.
+        out_sums: float32 [B × tokens, 2, P], contiguous: partial sums and sums of squares of their rows, for `linear`.
+    """
     batch, channels, height, width = images.shape
     side = math.isqrt(weight.shape[1] // channels)
     rows, columns = height // side // windows, width // side // windows

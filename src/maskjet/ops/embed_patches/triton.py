@@ -24,7 +24,7 @@ def embed_patches(
     out: torch.Tensor,
     out_sums: torch.Tensor,
 ) -> None:
-    """Write the tokens and their sums; see `ops.embed_patches`."""
+    """Write the tokens and their sums; see the reference."""
     if not images.numel():
         return
     (rows, outputs), (_, channels, height, width) = out.shape, images.shape

@@ -13,9 +13,9 @@ from maskjet.errors import InputError, translate_errors
 from maskjet.ops.canvas import Canvas, check_canvases
 from maskjet.ops.encode_masks import cpu, reference
 from maskjet.ops.encode_masks.strings import Strings
-from maskjet.ops.gpu import triton_variant
+from maskjet.ops.gpu import make_op
 from maskjet.ops.paste_masks import check_masks
-from maskjet.ops.record import FLOATS, Op, Variant, describe, needs_cpu
+from maskjet.ops.record import FLOATS, Variant, describe, needs_cpu
 from maskjet.ops.selection import ImageSizes, MaskQueries, Selection, SizeTable
 
 
@@ -87,12 +87,10 @@ def _check_boxes(boxes: Sequence[torch.Tensor] | torch.Tensor, queries: MaskQuer
     return given.to(queries.query.device).contiguous()
 
 
-RECORD = Op(
-    name="encode_masks",
-    public=encode_masks,
-    variants={
-        "triton": triton_variant("maskjet.ops.encode_masks.triton", "encode_masks", FLOATS, allocate="DeviceStrings"),
-        "cpu": Variant(cpu.encode_masks, needs_cpu, Strings),
-        "reference": Variant(reference.encode_masks, allocate=Strings),
-    },
+RECORD = make_op(
+    encode_masks,
+    Variant(reference.encode_masks, allocate=Strings),
+    dtypes=FLOATS,
+    cpu=Variant(cpu.encode_masks, needs_cpu, Strings),
+    allocate="DeviceStrings",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,7 @@ class Norm(NamedTuple):
     """Added to the variance."""
 
 
+Activation = Literal["none", "gelu", "relu", "silu"]
 ACTIVATIONS = {"none": lambda x: x, "gelu": F.gelu, "relu": F.relu, "silu": F.silu}
 
 
@@ -44,7 +45,36 @@ def linear(
     gives_maxima: bool = False,
     workspace: Workspace | None = None,  # noqa: ARG001
 ) -> None:
-    """Write the layer's result into out; see `ops.linear`."""
+    """Compute activation(d × (x @ weightᵀ) + bias) + residual, in float32 until it is rounded to the output.
+
+    With `norm`, compute last_norm(activation(norm(d × (x @ weightᵀ) + bias + residual))). d is 1, or with `sums` the
+    inverse deviation of each row of x: with a norm folded into the weights that is a layer norm before the layer.
+
+    With `rows` the input is gathered: rows of x, or zeros. With `image_hw` it is a 3 × 3 convolution: S is 9, and the
+    input has the pixels around each pixel. Otherwise a weight wider than x takes each row of x S times: two terms of a
+    weight side by side are as exact as float32.
+
+    Args:
+        x: float16 or bfloat16 [any, K], rows may be strided; K is a multiple of 16.
+        weight: Of x's type, [N, S × K], contiguous; N is a multiple of 16.
+        bias: float32 [N].
+        out: Of x's type or float32 [M, N], rows may be strided, or fewer columns, which drops the last ones.
+        rows: int32 [M], contiguous: the rows of x to take, each below len(x), or -1 for zeros; not with `image_hw`.
+        image_hw: Height and width of images whose pixels, row by row, are the rows of x. The weight is then
+            [N, 9 × K], for the 3 × 3 pixels around each, row by row; those outside of the image are zeros.
+        residual: Of x's type, [M, N], rows may be strided.
+        sums: float32 [any, 2, P], contiguous: sums and sums of squares of the rows of x, each split into P partial
+            sums; not with `image_hw`.
+        out_sums: float32 [M, 2, P], contiguous: `sums` of the output, before rounding; P is that of `count_partials`.
+        residual_norm: A layer norm of the residual before it is added; it needs the residual's sums.
+        residual_sums: float32 [M, 2, P], contiguous: `sums` of the residual's rows.
+        norm: A layer norm behind the layer, of N; N is then a power of two, at most 512.
+        last_norm: A layer norm behind the activation, likewise; not with `residual`, unless there is a `norm`.
+        activation: "none", "gelu" (by the error function), "relu" or "silu".
+        eps: Added to the variance of the rows of x.
+        gives_maxima: out is float32 [M, P], the largest value of each of P blocks of columns.
+        workspace: Memory for partial sums of few tiles; without it tiles are not split.
+    """
     given = _around(x, image_hw) if image_hw else _take(x, rows).repeat(1, weight.shape[1] // x.shape[1])
     product = given.float() @ weight.float().T
     if sums is not None:

@@ -85,6 +85,11 @@ def choose_tile(rows: int, width: int, outputs: int, *, inputs: int | None = Non
     return min(found, key=lambda tile: estimate(tile, rows, width, outputs))
 
 
+def count_partials(rows: int, width: int, outputs: int, inputs: int | None = None, *, is_whole: bool = False) -> int:
+    """Count the partial sums or maxima that a layer writes per row: the tiles across its output; see `choose_tile`."""
+    return outputs // choose_tile(rows, width, outputs, inputs=inputs, is_whole=is_whole).columns
+
+
 def fit(tile: Tile, device: torch.device) -> Tile:
     """Reduce a tile's rows and stages until it fits into a GPU's shared memory."""
     shared = shared_memory(device)

@@ -40,7 +40,7 @@ def linear(
     gives_maxima: bool = False,
     workspace: Workspace | None = None,
 ) -> None:
-    """Write the layer's result into out; see `ops.linear`."""
+    """Write the layer's result into out; see the reference."""
     (outputs, width), inputs, count = weight.shape, x.shape[1], len(out)
     if not count:
         return

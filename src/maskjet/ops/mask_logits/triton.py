@@ -14,7 +14,7 @@ _STEPS = (64, 32, 16)
 
 
 def mask_logits(queries: torch.Tensor, pixels: torch.Tensor, *, out: torch.Tensor) -> None:
-    """Write the mask logits; see `ops.mask_logits`."""
+    """Write the mask logits; see the reference."""
     if not out.numel():
         return
     (batch, count, stride), (_, height, width, channels) = queries.shape, pixels.shape

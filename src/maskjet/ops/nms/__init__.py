@@ -86,4 +86,4 @@ def round_down(value: float) -> float:
     return float(rounded if float(rounded) <= value else np.nextafter(rounded, np.float32(-math.inf)))
 
 
-RECORD = make_op(nms, reference.nms, dtypes=(torch.float32,), cpu=Variant(cpu.nms, needs_cpu))
+RECORD = make_op(nms, Variant(reference.nms), dtypes=(torch.float32,), cpu=Variant(cpu.nms, needs_cpu))

@@ -11,7 +11,7 @@ from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.paint import cpu, reference
 from maskjet.ops.paint.outline import WIDEST, outline
-from maskjet.ops.record import Op, Variant, check_like, describe, is_whole, needs_cpu
+from maskjet.ops.record import Op, Variant, describe, is_whole, needs_cpu
 
 OPAQUE = 256
 """Opacity that leaves nothing of the image."""
@@ -74,7 +74,10 @@ def paint(
             raise InputError(f"{name} must be a whole number, 0..{most}, got {value!r}.")
     if out is None:
         out = torch.empty_like(image)
-    check_like("out", out, torch.uint8, tuple(image.shape), image.device)
+    is_alike = isinstance(out, torch.Tensor) and (out.dtype, out.device) == (image.dtype, image.device)
+    if not is_alike or out.shape != image.shape or not out.is_contiguous():
+        wanted = f"uint8 {list(image.shape)} on {image.device}, contiguous"
+        raise InputError(f"out must be {wanted}, got {describe(out)}.")
     choice = RECORD.choose(implementation, image)
     height, width = image.shape[:2]
     runs = masks if isinstance(masks, Runs) else to_runs(masks, (height, width))

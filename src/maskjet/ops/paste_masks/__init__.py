@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.canvas import Canvas, check_canvases
-from maskjet.ops.gpu import make_op
 from maskjet.ops.paste_masks import reference
 from maskjet.ops.record import FLOATS, describe
 from maskjet.ops.selection import ImageSizes, MaskQueries, Selection, SizeTable, check_image_sizes, mask_queries
@@ -21,7 +19,6 @@ def paste_masks(
     image_sizes: ImageSizes,
     *,
     canvases: Sequence[Canvas] | None = None,
-    implementation: Implementation = "auto",
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Upsample the masks of some queries to their image and threshold them.
 
@@ -30,25 +27,20 @@ def paste_masks(
         query: Which masks, in which order: a `Selection`, or per image an integer tensor [n].
         image_sizes: (height, width) in pixels, one per image.
         canvases: Per image, what its masks cover, as `Region.canvas` gives for a letterbox; None: the image.
-        implementation: "auto", "reference" or "triton".
 
     Returns:
         Masks uint8 [n, H, W], 1 inside, and bool [n], whether a mask has any pixel inside, per image.
 
     Raises:
         InputError: An argument is not as above.
-        UnsupportedError: The implementation asked for can't serve these logits.
 
-    The reference is `F.interpolate(mask, (H, W), mode="bilinear", align_corners=False) > 0` in float32, of which a
-    canvas larger than the image shows a part. Equal to it except at pixels whose value lies within 1e-5 of zero. Before
-    blending, infinite logits count as ±1e30 and NaN as -1e30; pixels beside them may differ where their value lies
-    within 1e24 of zero.
+    A mask is `F.interpolate(mask, (H, W), mode="bilinear", align_corners=False) > 0` in float32, of which a canvas
+    larger than the image shows a part. Before blending, infinite logits count as ±1e30 and NaN as -1e30. It is the
+    definition of `ops.encode_masks`, and has no faster implementation.
     """
     queries, sizes = check_masks(mask_logits, query, image_sizes)
-    pasted: list[tuple[torch.Tensor, torch.Tensor]] = RECORD.choose(implementation, mask_logits).run(
-        mask_logits, queries, SizeTable.of(sizes, mask_logits.device, check_canvases(canvases, sizes))
-    )
-    return pasted
+    table = SizeTable.of(sizes, mask_logits.device, check_canvases(canvases, sizes))
+    return reference.paste_masks(mask_logits, queries, table)
 
 
 def check_masks(
@@ -67,6 +59,3 @@ def check_masks(
         )
     batch, masks = mask_logits.shape[:2]
     return mask_queries(query, batch, masks, mask_logits.device), check_image_sizes(image_sizes, batch)
-
-
-RECORD = make_op(paste_masks, reference.paste_masks, dtypes=FLOATS)

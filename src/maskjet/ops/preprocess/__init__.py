@@ -129,4 +129,6 @@ def _check_letterbox(letterbox: Letterbox | int) -> Letterbox:
     return given
 
 
-RECORD = make_op(preprocess, reference.preprocess, dtypes=(torch.uint8,), cpu=Variant(cpu.preprocess, needs_cpu))
+RECORD = make_op(
+    preprocess, Variant(reference.preprocess), dtypes=(torch.uint8,), cpu=Variant(cpu.preprocess, needs_cpu)
+)

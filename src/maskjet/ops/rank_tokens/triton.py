@@ -14,7 +14,7 @@ _FEW, _MANY = (8, 512), (16, 256)
 
 
 def rank_tokens(scores: torch.Tensor, *, out: torch.Tensor) -> None:
-    """Write the rows of the best tokens; see `ops.rank_tokens`."""
+    """Write the rows of the best tokens; see the reference."""
     batch, tokens, parts = scores.shape
     if not out.numel():
         return

@@ -17,7 +17,20 @@ def refine_boxes(
     out: torch.Tensor,
     out_embedding: torch.Tensor | None,
 ) -> None:
-    """Write the boxes and their embedding; see `ops.refine_boxes`."""
+    """Move reference boxes by hidden @ weightᵀ + bias, in float32: a shift in units of their size, and a log scale.
+
+    Args:
+        hidden: float16 or bfloat16 [M, K], contiguous.
+        weight: float32 [4, K], contiguous: dx, dy, log of the width's and of the height's factor.
+        bias: float32 [4].
+        references: float32 [M, 4] cxcywh, contiguous; or a table [R, 4], with `rows`.
+        rows: int32 [M], at least 0: rows of the table, modulo R, as `rank_tokens` gives them.
+        offsets: float32 [Q, 4], contiguous: a second move, of each Q boxes in turn; Q divides M.
+        frequencies: float32 [D], contiguous: angles per unit of a coordinate.
+        out: Boxes, float32 [M, 4] cxcywh, contiguous.
+        out_embedding: With `frequencies`, of the type of hidden, [M, 4 × D], contiguous: sines of the even angles of
+            cy, cx, w, h and cosines of the odd ones (DAB-DETR).
+    """
     if rows is not None:
         references = references[(rows % len(references)).long()]
     boxes = _move(references, hidden.float() @ weight.T + bias)

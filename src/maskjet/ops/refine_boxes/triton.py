@@ -25,7 +25,7 @@ def refine_boxes(
     out: torch.Tensor,
     out_embedding: torch.Tensor | None,
 ) -> None:
-    """Write the boxes and their embedding; see `ops.refine_boxes`."""
+    """Write the boxes and their embedding; see the reference."""
     count, inputs = hidden.shape
     if not count:
         return

@@ -16,7 +16,7 @@ _ROWS, _COLUMNS, _WARPS = 4, 4, 4
 
 
 def resize_pixels(image: torch.Tensor, *, out: torch.Tensor) -> None:
-    """Write the resized image; see `ops.resize_pixels`."""
+    """Write the resized image; see the reference."""
     if not out.numel():
         return
     (batch, height, width, channels), (source_height, source_width) = out.shape, image.shape[1:3]

@@ -11,7 +11,7 @@ from maskjet.config import Implementation
 from maskjet.errors import InputError, translate_errors
 from maskjet.ops.gpu import make_op
 from maskjet.ops.record import FLOATS, Variant, describe, is_whole
-from maskjet.ops.roi_align import cpu, reference
+from maskjet.ops.roi_align import reference
 
 _MOST_LEVELS = 4
 
@@ -37,7 +37,7 @@ def roi_align(
         features: One to four levels, finest first: float32, float16 or bfloat16 [B, C, H, W]; fastest channels-last.
         scales: One per level, feature pixels per input pixel: powers of two, each half the one before, such as 0.25.
         size: Bins along each side, at least 1.
-        implementation: "auto", "reference", "triton" or "cpu", which is torchvision's.
+        implementation: "auto", "reference", which is torchvision's, or "triton".
 
     Returns:
         [B × N, C, size, size] of the features' type, channels-last in memory.
@@ -45,6 +45,7 @@ def roi_align(
     Raises:
         InputError: An argument is not as above.
         UnsupportedError: The implementation asked for can't serve these features.
+        MissingDependencyError: The reference needs torchvision.
 
     Equal to torchvision's within rounding. A box with one negative side is pooled from the finest level, where
     torchvision leaves zeros. A box whose width or height on its level is not finite, as with a NaN, gives zeros, where
@@ -81,4 +82,4 @@ def roi_align(
     return pooled
 
 
-RECORD = make_op(roi_align, reference.roi_align, dtypes=FLOATS, cpu=Variant(cpu.roi_align, cpu.refuse))
+RECORD = make_op(roi_align, Variant(reference.roi_align), dtypes=FLOATS)

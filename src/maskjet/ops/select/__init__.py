@@ -31,7 +31,6 @@ def select(
     max_detections: int = 100,
     num_select: int | None = None,
     canvases: Sequence[Canvas] | None = None,
-    round_boxes: bool = False,
     implementation: Implementation = "auto",
 ) -> Selection:
     """Choose the detections of each image, exactly as rfdetr 1.11.2's PostProcess does.
@@ -50,7 +49,6 @@ def select(
         max_detections: Rows of the result, at least 1.
         num_select: How many of the best pairs are considered, at least 1; None for all.
         canvases: Per image, what the network's input showed, as `Region.canvas` gives for a letterbox; None: the image.
-        round_boxes: Round coordinates to whole pixels, halves to even.
         implementation: "auto", "reference", "triton" or "cpu".
 
     Returns:
@@ -80,7 +78,6 @@ def select(
         class_map=_per_class("class_map", mapping, classes, torch.int32, logits.device),
         max_detections=int(max_detections),
         num_select=min(int(num_select or queries * classes), queries * classes),
-        round_boxes=round_boxes,
     )
     return selection
 
@@ -133,4 +130,4 @@ def _whole_numbers(class_map: Any) -> Any:
     return class_map
 
 
-RECORD = make_op(select, reference.select, dtypes=FLOATS, cpu=Variant(cpu.select, needs_cpu))
+RECORD = make_op(select, Variant(reference.select), dtypes=FLOATS, cpu=Variant(cpu.select, needs_cpu))

@@ -28,7 +28,6 @@ def select_kernel(
     max_detections,
     size_stride,
     canvas_stride,
-    IS_ROUNDED: tl.constexpr,
     TILE: tl.constexpr,
     RANKED: tl.constexpr,
 ):
@@ -77,8 +76,8 @@ def select_kernel(
             centre = tl.load(box_ptr + axis, mask=is_row, other=0).to(tl.float32)
             side = tl.load(box_ptr + axis + 2, mask=is_row, other=0).to(tl.float32)
             half = 0.5 * tl.maximum(side, 0.0, propagate_nan=tl.PropagateNan.ALL)
-            first = _to_pixels(centre - half, begin, scale, extent, IS_ROUNDED)
-            last = _to_pixels(centre + half, begin, scale, extent, IS_ROUNDED)
+            first = _to_pixels(centre - half, begin, scale, extent)
+            last = _to_pixels(centre + half, begin, scale, extent)
             tl.store(xyxy_ptr + 4 * slot + axis, first, mask=is_row)
             tl.store(xyxy_ptr + 4 * slot + axis + 2, last, mask=is_row)
 
@@ -171,10 +170,7 @@ def _append(keys_ptr, kept, key, is_kept):
 
 
 @triton.jit
-def _to_pixels(coordinate, begin, scale, extent, IS_ROUNDED: tl.constexpr):
+def _to_pixels(coordinate, begin, scale, extent):
     """A coordinate on the canvas's 0..1 scale in pixels, clamped to the image; 0 for a NaN."""
     pixels = coordinate * scale + begin
-    pixels = tl.minimum(tl.where(pixels > 0.0, pixels, 0.0), extent)
-    if IS_ROUNDED:  # to whole pixels, halves to even; from 2**23 on all are whole
-        pixels = tl.where(pixels < 8388608.0, (pixels + 8388608.0) - 8388608.0, pixels)
-    return pixels
+    return tl.minimum(tl.where(pixels > 0.0, pixels, 0.0), extent)

@@ -28,7 +28,6 @@ def select(
     class_map: torch.Tensor,
     max_detections: int,
     num_select: int,
-    round_boxes: bool,
     rank: Rank = rank_all,
 ) -> Selection:
     """Choose detections from logits [B, Q, C] and boxes [B, Q, 4]; see `ops.select`. Pairs are ranked by `rank`."""
@@ -45,8 +44,7 @@ def select(
         selection.query[image, :count] = query.int()
         selection.class_id[image, :count] = class_map[label]
         selection.confidence[image, :count] = scores[image, flat]
-        xyxy = to_pixels(boxes[image, query], size, canvas)
-        selection.xyxy[image, :count] = xyxy.round() if round_boxes else xyxy
+        selection.xyxy[image, :count] = to_pixels(boxes[image, query], size, canvas)
     return selection
 
 

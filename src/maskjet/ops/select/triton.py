@@ -30,7 +30,6 @@ def select(
     class_map: torch.Tensor,
     max_detections: int,
     num_select: int,
-    round_boxes: bool,
 ) -> Selection:
     """Choose detections from logits [B, Q, C] and boxes [B, Q, 4]; see `ops.select`."""
     selection = out or Selection.empty(len(logits), max_detections, logits.device)
@@ -58,7 +57,6 @@ def select(
             selection.query.shape[1],
             sizes.on_device.stride(0),
             sizes.canvases_on_device.stride(0),
-            IS_ROUNDED=round_boxes,
             TILE=_TILE,
             RANKED=_RANKED,
         )

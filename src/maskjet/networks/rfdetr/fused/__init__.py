@@ -15,11 +15,12 @@ from maskjet.networks.rfdetr.fused.forward import Forward
 from maskjet.networks.rfdetr.fused.weights import Weights, fold
 from maskjet.networks.rfdetr.network import RFDETR
 from maskjet.ops.gpu import why_not
-from maskjet.ops.record import HALVES, is_power, name_of
+from maskjet.ops.record import name_of
 from maskjet.spec import ModelSpec
 
 _log = logging.getLogger("maskjet")
-_HEADS = (16, 32, 64, 128)  # channels per head that ops.attention takes
+_HALVES = (torch.float16, torch.bfloat16)
+_HEADS = (16, 32, 64, 128)  # channels per head that the attention takes
 _MULTIPLE = 16  # tensor cores need channels in multiples of this
 _MOST_HIDDEN = 512  # channels; a program normalises whole rows
 
@@ -106,12 +107,12 @@ class FusedOrCompiled:
 
 def refuse(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> str | None:
     """Why the kernels can't run a network, or None."""
-    if dtype not in HALVES:
+    if dtype not in _HALVES:
         return f"it needs precision 'fp16' or 'bf16', got {name_of(dtype)}"
     hidden = spec.hidden_dim
-    if not is_power(hidden) or not 2 * _MULTIPLE <= hidden <= _MOST_HIDDEN:
+    if not _is_power(hidden) or not 2 * _MULTIPLE <= hidden <= _MOST_HIDDEN:
         return f"hidden_dim must be a power of two from {2 * _MULTIPLE} to {_MOST_HIDDEN}, got {hidden}"
-    if not is_power(spec.cross_attention_heads):
+    if not _is_power(spec.cross_attention_heads):
         return f"cross_attention_heads must be a power of two, got {spec.cross_attention_heads}"
     for width, heads in (("backbone_width", "backbone_heads"), ("hidden_dim", "self_attention_heads")):
         side = getattr(spec, width) // getattr(spec, heads)
@@ -120,3 +121,7 @@ def refuse(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> str | N
     if spec.feed_forward_dim % _MULTIPLE:
         return f"feed_forward_dim must be a multiple of {_MULTIPLE}, got {spec.feed_forward_dim}"
     return why_not(device, dtype)
+
+
+def _is_power(number: int) -> bool:
+    return number >= 1 and not number & (number - 1)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from maskjet import ops
 from maskjet.networks.rfdetr.backbone import join_windows
 from maskjet.networks.rfdetr.fused.weights import BoxHead, Layer, Weights
 from maskjet.networks.rfdetr.network import NetworkOutput
 from maskjet.ops.gpu import compiling_ahead, on_device
-from maskjet.ops.linear import count_partials
-from maskjet.ops.linear.tiles import Workspace
+from maskjet.ops.linear.tiles import Workspace, count_partials
 from maskjet.spec import ModelSpec
 
 _URGENT = -1  # stream priority; the default is 0
@@ -267,7 +266,7 @@ class Forward:
         return out, sines
 
     def _run(self, op: str, first: Tensor, *args: Any, **given: Any) -> None:
-        ops.RECORDS[op].choose("auto", first).run(first, *args, **given)
+        _load_kernel(op)(first, *args, **given)
 
     def _buffer(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         if name not in self._buffers:
@@ -331,7 +330,14 @@ def _count_rows(x: Tensor, given: dict[str, Any]) -> int:
     return len(x if rows is None else rows)
 
 
-# Tables of rows that `ops.linear` gathers from a matrix of tokens or pixels.
+@cache
+def _load_kernel(op: str) -> Callable[..., None]:
+    """An op's launch, imported with Triton for the first pass."""
+    launch: Callable[..., None] = getattr(import_module(f"maskjet.ops.{op}.triton"), op)
+    return launch
+
+
+# Tables of rows that `linear` gathers from a matrix of tokens or pixels.
 
 
 def _find_patches(spec: ModelSpec, batch: int) -> Tensor:

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from maskjet.networks.rfdetr.backbone import split_windows
 from maskjet.networks.rfdetr.network import RFDETR
-from maskjet.ops import Norm, fold_norm, split_terms
-from maskjet.ops.linear import Activation
+from maskjet.ops.linear.reference import Activation, Norm
 from maskjet.spec import ModelSpec
 
 _MULTIPLE = 16  # a layer's outputs are padded to a multiple of this
@@ -26,7 +25,7 @@ _TILE = 64  # outputs of the mask queries' last layer are padded to a multiple o
 
 
 class Layer(NamedTuple):
-    """A linear layer with its norms and activation: arguments of `ops.linear`."""
+    """A linear layer with its norms and activation: arguments of `ops.linear.reference.linear`."""
 
     weight: Tensor
     bias: Tensor
@@ -39,7 +38,7 @@ class Layer(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Keyword arguments of `ops.linear`: the activation and the norms."""
+        """Keyword arguments of `linear`: the activation and the norms."""
         return {name: getattr(self, name) for name in ("activation", "residual_norm", "norm", "last_norm", "eps")}
 
 
@@ -175,7 +174,7 @@ class _Folding:
         """Make a layer, with the norm `before` it folded in, if there is one."""
         if before is not None:
             weight, bias = fold_norm(weight, bias, before.weight, before.bias)
-            options["eps"] = before.eps
+            options["eps"] = float(before.eps)
         return Layer(self._half(weight), _float(bias), **options)
 
     def _layer(
@@ -233,11 +232,11 @@ class _Folding:
         weight, bias, options = linear.weight.float(), linear.bias.float(), {}
         if before is not None:
             weight, bias = fold_norm(weight, bias, before.weight, before.bias)
-            options = {"eps": before.eps}
+            options = {"eps": float(before.eps)}
         more = -len(weight) % _MULTIPLE
         weight = nn.functional.pad(weight, (0, 0, 0, more))
         bias = nn.functional.pad(bias, (0, more), value=-math.inf)
-        return self._make(split_terms(weight, self._dtype), bias, **options)
+        return self._make(_split_terms(weight, self._dtype), bias, **options)
 
     def _box_head(self, head: Any, before: Any = None) -> BoxHead:
         """Convert a box head with the norm in front of it, if there is one."""
@@ -301,7 +300,7 @@ class _Folding:
             weight * norm.weight.float(), linear.bias.float() + weight @ norm.bias.float(), activation="gelu"
         )
         depthwise = block.dwconv.weight.float().flatten(1).T.contiguous()
-        return MaskBlock(depthwise, _float(block.dwconv.bias), norm.eps, pointwise)
+        return MaskBlock(depthwise, _float(block.dwconv.bias), float(norm.eps), pointwise)
 
     def _mask_queries(self, head: Any) -> MaskQueryHead:
         block, image, query = head.query_features_block, head.spatial_features_proj, head.query_features_proj
@@ -328,8 +327,26 @@ def _scaled(linear: Any, scale: Tensor | None) -> tuple[Tensor, Tensor]:
     return (weight, bias) if scale is None else (weight * scale.float()[:, None], bias * scale.float())
 
 
+def fold_norm(weight: Tensor, bias: Tensor, norm_weight: Tensor, norm_bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Fold a layer norm into the weights [N, K] and bias of the linear layer behind it.
+
+    The layer then takes the norm's input and its sums. The norm's affine goes into the weights, and each of their rows
+    loses its mean, so that the mean of an input drops out.
+    """
+    weight = weight.float()
+    bias = bias.float() + weight @ norm_bias.float()
+    weight = weight * norm_weight.float()
+    return weight - weight.mean(dim=1, keepdim=True), bias
+
+
+def _split_terms(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """Split a float32 weight [N, K] into two terms of a lower precision, side by side: [N, 2 × K]."""
+    first = weight.to(dtype)
+    return torch.cat((first, (weight - first.float()).to(dtype)), dim=1)
+
+
 def _norm(norm: Any) -> Norm:
-    return Norm(_float(norm.weight), _float(norm.bias), norm.eps)
+    return Norm(_float(norm.weight), _float(norm.bias), float(norm.eps))
 
 
 def _scale_queries(linear: Any, heads: int) -> Tensor:
