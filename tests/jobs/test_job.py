@@ -19,7 +19,6 @@ from maskjet.config import EngineConfig
 from maskjet.errors import CheckpointError, DeviceError, OutputError, SourceError
 from maskjet.jobs import driver, local
 from maskjet.jobs.folders import open_folder
-from maskjet.jobs.locks import LOCK, locked
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.segments import Settings
 from maskjet.jobs.work import Worker, digest_weights, error_answer, parse_answer
@@ -167,7 +166,7 @@ def test_a_driver_that_is_killed_loses_no_failure(streets, tmp_path, capsys, mon
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick", "quick_leases")
+@pytest.mark.usefixtures("quick")
 def test_results_in_a_store(streets, expected, tmp_path, remote_out, capsys):
     code, told, err = job(capsys, streets, remote_out, "--json")
     assert (code, json.loads(told)["done"]) == (1, len(expected)), err
@@ -178,10 +177,6 @@ def test_results_in_a_store(streets, expected, tmp_path, remote_out, capsys):
     folder = open_folder(remote_out)
     assert f"1 file or frame failed: see {folder.name('failures.jsonl')}\n" in told
     assert json.loads(folder.read("failures.jsonl"))["what"] == str(streets / "5.png")
-    with locked(folder):
-        code, _, err = job(capsys, streets, remote_out)
-    assert (code, f"process {os.getpid()} on" in err) == (4, True)
-    assert folder.read(LOCK) is None
     lines = tmp_path / "found.jsonl"
     assert call(capsys, "maskjet", "job", "merge", remote_out, "--jsonl", str(lines))[0] == 0
     assert len(lines.read_text().splitlines()) == 7 + 5

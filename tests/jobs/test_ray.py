@@ -62,7 +62,7 @@ class Held(jobs_ray.Actor):
         try:
             Path(self.marker).touch(exist_ok=False)
         except FileExistsError:
-            while self._worker._run in self._worker._markers.names():
+            while "stopping" not in self._worker._markers.names():
                 time.sleep(0.05)
         return self._done(part, segment)
 
