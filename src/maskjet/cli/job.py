@@ -231,7 +231,7 @@ def _make_workers(
     from maskjet.jobs.cluster import import_ray
     from maskjet.jobs.ray import RayWorkers
 
-    import_ray("--ray")
+    import_ray()
     return lambda orders: RayWorkers(orders, ray, workers)
 
 
