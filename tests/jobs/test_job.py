@@ -223,7 +223,6 @@ def test_damaged_parts_are_found_and_done_anew(streets, whole, expected, tmp_pat
         ("--every 0", 2, "--every must be a whole number of at least 1, got 0"),
         ("--segment-seconds 0", 2, "--segment-seconds must be a number above 0, got 0.0"),
         ("--segment-images 0", 2, "--segment-images must be a whole number of at least 1, got 0"),
-        ("--rows mask", 2, '--rows must be "frame" or "detection", got \'mask\''),
         ("--streams 0", 2, "--streams must be at least 1, got 0"),
         ("--streams 9 --devices all", 2, "--streams must be at most 8 on a GPU, got 9"),
         ("--devices gpu", 2, "--devices must be all, or cpu, cuda or cuda:N"),
