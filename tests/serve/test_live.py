@@ -653,7 +653,7 @@ def test_a_name_that_is_this_machines_after_the_check(scheme, monkeypatch):
         url = f"{scheme}://camera.test:{listener.getsockname()[1]}/"
         source_names.check_host(url)
         with pytest.raises(SourceError, match="url must name another machine, it names this one"):
-            sources.open_stream(url, Opening(reconnect_for=0), sources.Fence(source_names.resolve_host))
+            sources.open_stream(url, Opening(reconnect_for=0), source_names.resolve_host)
         listener.setblocking(False)
         with pytest.raises(BlockingIOError):
             listener.accept()
