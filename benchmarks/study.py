@@ -210,9 +210,9 @@ class KeptImages(Images):
         """Number of images."""
         return len(self._kept)
 
-    def read(self, start: int = 0) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-        """Yield name and image from position `start` on."""
-        yield from self._kept[start:]
+    def read(self) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+        """Yield name and image of each image read."""
+        yield from self._kept
 
     def truth(self) -> dict[str, Any] | None:
         """The annotations of the images read."""

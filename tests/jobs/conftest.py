@@ -9,7 +9,6 @@ from pyarrow import fs
 
 from maskjet import devices, traffic
 from maskjet.config import EngineConfig
-from maskjet.jobs import locks
 from maskjet.jobs.local import LocalWorkers
 from maskjet.model import Model
 from tests.jobs.making import CREDENTIALS, run_driver, write_street
@@ -114,11 +113,3 @@ def memory():
     yield system
     system.store.clear()
     system.pseudo_dirs[:] = [""]
-
-
-@pytest.fixture
-def quick_leases(monkeypatch):
-    """Leases in stores are soon taken and seen, and none ends before a test does."""
-    monkeypatch.setattr(locks, "BEAT_S", 0.05)
-    monkeypatch.setattr(locks, "_SETTLE_S", 0.02)
-    monkeypatch.setattr(locks, "_MISSED", 10**5)

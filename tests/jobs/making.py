@@ -59,23 +59,23 @@ def made_up(name="a.mp4", first=0, count=5, *, with_masks=True):
     return segment, frames
 
 
-def table_of(segment, frames, rows="frame", **about):
+def table_of(segment, frames, **about):
     names = {str(class_id): name for class_id, name in NAMES.items()}
     about = {"class_names": names, "segment": segment.as_dict(), "settings": SETTINGS} | about
     if any(frame.weak is not None for frame in frames):
         about |= {"with_weak": True, "track_threshold": 0.5}
-    builder = TableBuilder(rows, **about)
+    builder = TableBuilder(**about)
     for frame in frames:
         builder.add(frame)
     return builder.table()
 
 
-def write_made_up(out, segments_and_frames, rows="frame"):
+def write_made_up(out, segments_and_frames):
     """Write parts and the manifest; returns the names of the parts."""
     parts, names = Parts(str(out)), []
     for segment, frames in segments_and_frames:
         names.append(digest(segment, SETTINGS))
-        parts.write(names[-1], table_of(segment, frames, rows))
+        parts.write(names[-1], table_of(segment, frames))
     write_manifest(out, [segment for segment, _ in segments_and_frames])
     return names
 

@@ -14,7 +14,7 @@ import maskjet.jobs
 from maskjet.cli import job
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, MissingDependencyError, UnsupportedError
-from maskjet.jobs import cluster, ray_dataset
+from maskjet.jobs import cluster
 from maskjet.jobs.cluster import Pool, fit
 from maskjet.jobs.segments import Settings
 from tests.cli.command_line import call
@@ -92,12 +92,14 @@ def test_workers_get_the_limits_and_caches_of_the_driver(pool, monkeypatch):
     assert (options["num_cpus"], options["num_gpus"]) == (0.5, int(pool.device == "cuda"))
 
 
-def test_rays_client_is_refused():
+def test_rays_client_is_refused(monkeypatch):
     with pytest.raises(UnsupportedError, match=r"has this machine as a node, got 'ray://head:10001': .*ray start"):
         connect("ray://head:10001")
     client = SimpleNamespace(ray=SimpleNamespace(is_connected=lambda: True))
+    ray = SimpleNamespace(util=SimpleNamespace(client=client), is_initialized=lambda: True)
+    monkeypatch.setattr(cluster, "import_ray", lambda: ray)
     with pytest.raises(UnsupportedError, match="not by ray://"):
-        cluster.check_connection(SimpleNamespace(util=SimpleNamespace(client=client)))
+        connect("auto")
 
 
 def test_an_address_that_is_none_or_does_not_answer_is_an_error_at_once():
@@ -115,19 +117,6 @@ def test_a_missing_ray_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray.data", None)
     with pytest.raises(MissingDependencyError, match=r'^--ray needs ray.*: pip install "maskjet\[ray\]"\.$'):
         connect("auto")
-    with pytest.raises(MissingDependencyError, match=r'^ray_dataset needs ray.*: pip install "maskjet\[ray\]"\.$'):
-        ray_dataset("videos")
-
-
-def test_a_dataset_checks_its_arguments_before_ray_begins(monkeypatch, tmp_path):
-    monkeypatch.setattr(cluster, "import_ray", lambda _: None)
-    for options, message in (
-        ({"rows": "boxes"}, "rows must be .* 'boxes'"),
-        ({"every": 0}, "every must be a whole number of at least 1"),
-        ({"images": 0}, "images"),
-    ):
-        with pytest.raises(InputError, match=message):
-            ray_dataset(tmp_path, **options)
 
 
 def test_settings_have_paths_that_hold_on_all_nodes(monkeypatch, tmp_path):
@@ -154,7 +143,7 @@ def test_workers_have_an_empty_folder_unless_a_submitted_job_has_one(monkeypatch
         environments.append({name: list(Path(folder).iterdir()) for name, folder in runtime_env.items()})
 
     ray.init = init
-    monkeypatch.setattr(cluster, "import_ray", lambda _: ray)
+    monkeypatch.setattr(cluster, "import_ray", lambda: ray)
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", submitted)
     with cluster.connected("auto"):
         assert environments == [given]
@@ -164,7 +153,7 @@ def test_rays_handler_of_sigterm_does_not_replace_the_drivers(monkeypatch):
     before = signal.signal(signal.SIGTERM, finish := lambda *_: None)
     ray = SimpleNamespace(is_initialized=lambda: False, shutdown=lambda: None)
     ray.init = lambda *_, **__: signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    monkeypatch.setattr(cluster, "import_ray", lambda _: ray)
+    monkeypatch.setattr(cluster, "import_ray", lambda: ray)
     try:
         with cluster.connected("auto"):
             assert signal.getsignal(signal.SIGTERM) is finish
@@ -181,7 +170,7 @@ def test_public_names_are_imported_on_first_use():
 
 @pytest.mark.slow
 def test_ray_is_loaded_on_use_alone():
-    loads("from maskjet.jobs import cluster, ray, ray_dataset", {"ray"})
+    loads("from maskjet.jobs import cluster, ray", {"ray"})
 
 
 def loads(statement, without):
@@ -210,7 +199,7 @@ def test_a_command_on_ray_lets_ray_start_no_cluster_by_itself(monkeypatch):
     monkeypatch.setenv("RAY_ENABLE_AUTO_CONNECT", "")
     monkeypatch.delenv("RAY_ENABLE_AUTO_CONNECT")  # after the test it is as it was
     seen = []
-    monkeypatch.setattr(cluster, "import_ray", lambda _: seen.append(os.environ["RAY_ENABLE_AUTO_CONNECT"]))
+    monkeypatch.setattr(cluster, "import_ray", lambda: seen.append(os.environ["RAY_ENABLE_AUTO_CONNECT"]))
     job._make_workers("auto", None, None, "auto", None, EngineConfig())
     assert seen == ["0"]  # before Ray is imported, which reads it
 

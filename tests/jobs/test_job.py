@@ -19,7 +19,6 @@ from maskjet.config import EngineConfig
 from maskjet.errors import CheckpointError, DeviceError, OutputError, SourceError
 from maskjet.jobs import driver, local
 from maskjet.jobs.folders import open_folder
-from maskjet.jobs.locks import LOCK, locked
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.segments import Settings
 from maskjet.jobs.work import Worker, digest_weights, error_answer, parse_answer
@@ -167,7 +166,7 @@ def test_a_driver_that_is_killed_loses_no_failure(streets, tmp_path, capsys, mon
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick", "quick_leases")
+@pytest.mark.usefixtures("quick")
 def test_results_in_a_store(streets, expected, tmp_path, remote_out, capsys):
     code, told, err = job(capsys, streets, remote_out, "--json")
     assert (code, json.loads(told)["done"]) == (1, len(expected)), err
@@ -178,10 +177,6 @@ def test_results_in_a_store(streets, expected, tmp_path, remote_out, capsys):
     folder = open_folder(remote_out)
     assert f"1 file or frame failed: see {folder.name('failures.jsonl')}\n" in told
     assert json.loads(folder.read("failures.jsonl"))["what"] == str(streets / "5.png")
-    with locked(folder):
-        code, _, err = job(capsys, streets, remote_out)
-    assert (code, f"process {os.getpid()} on" in err) == (4, True)
-    assert folder.read(LOCK) is None
     lines = tmp_path / "found.jsonl"
     assert call(capsys, "maskjet", "job", "merge", remote_out, "--jsonl", str(lines))[0] == 0
     assert len(lines.read_text().splitlines()) == 7 + 5
@@ -228,7 +223,6 @@ def test_damaged_parts_are_found_and_done_anew(streets, whole, expected, tmp_pat
         ("--every 0", 2, "--every must be a whole number of at least 1, got 0"),
         ("--segment-seconds 0", 2, "--segment-seconds must be a number above 0, got 0.0"),
         ("--segment-images 0", 2, "--segment-images must be a whole number of at least 1, got 0"),
-        ("--rows mask", 2, '--rows must be "frame" or "detection", got \'mask\''),
         ("--streams 0", 2, "--streams must be at least 1, got 0"),
         ("--streams 9 --devices all", 2, "--streams must be at most 8 on a GPU, got 9"),
         ("--devices gpu", 2, "--devices must be all, or cpu, cuda or cuda:N"),

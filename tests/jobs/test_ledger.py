@@ -104,7 +104,7 @@ def test_a_digest_tells_files_segments_and_settings_apart():
     others += [Segment(base.files, is_video=True), *(Segment((file,), is_video=False) for file in (moved, grown))]
     some = Settings(threshold=0.3, class_thresholds={"car": 0.5}, classes=("car", "bus"), every=3, weights="a.pt")
     changes = [{"model": "rf-detr-seg-nano"}, {"threshold": 0.4}, {"class_thresholds": {"car": 0.4}}]
-    changes += [{"classes": ("car",)}, {"every": 2}, {"rows": "detection"}, {"track": True}]
+    changes += [{"classes": ("car",)}, {"every": 2}, {"track": True}]
     settings = [some, *(Settings(**each) for each in changes)]
     names = {digest(each, SETTINGS) for each in (base, *others)}
     names |= {digest(base, each.identity(None)) for each in settings}

@@ -153,9 +153,6 @@ def test_what_cannot_be_merged_is_refused(tmp_path, outs):
         merge(str(tmp_path), jsonl=outs["jsonl"], coco="/dev/null/m.json")
     with pytest.raises(InputError, match="track must be left out for a job without --track, whose parts lack the"):
         merge(str(tmp_path), **outs, track=True)
-    write_made_up(tmp_path, [made_up()], "detection")
-    with pytest.raises(InputError, match='rows must be "frame" to merge, these parts have a row per detection'):
-        merge(str(tmp_path), **outs)
     assert not list(tmp_path.glob("m.*"))
 
 

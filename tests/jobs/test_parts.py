@@ -203,31 +203,30 @@ def test_what_a_killed_run_leaves_is_not_read_and_is_removed(tmp_path, monkeypat
     assert files(tmp_path) == [f"parts/ab/{A}.parquet", "parts/notes.partial"]
 
 
-@pytest.mark.parametrize(("rows", "with_masks"), [("frame", True), ("frame", False), ("detection", False)])
-def test_sound_parts_are_verified(tmp_path, rows, with_masks):
+@pytest.mark.parametrize("with_masks", [True, False])
+def test_sound_parts_are_verified(tmp_path, with_masks):
     made = [made_up("a.mp4", 0, 5, with_masks=with_masks), made_up("a.mp4", 5, 0), made_up("b.mp4", 0, 1)]
     if with_masks:  # a job that tracks
         made[0][1][1] = dataclasses.replace(made[0][1][1], weak=made[0][1][2].found)
-    assert reasons(tmp_path, write_made_up(tmp_path, made, rows)) == []
+    assert reasons(tmp_path, write_made_up(tmp_path, made)) == []
 
 
-@pytest.mark.parametrize("rows", ["frame", "detection"])
-def test_sound_parts_of_images_are_verified(tmp_path, rows):
+def test_sound_parts_of_images_are_verified(tmp_path):
     files = tuple(SourceFile(f"{i}.png", 1, 2) for i in (1, 2, 2, 3))
     segment = Segment(files, is_video=False)
     _, frames = made_up(count=8)
     frames = [dataclasses.replace(frames[3], source=f"{i}.png", index=0, time_s=None) for i in (1, 2, 2)]
-    names = write_made_up(tmp_path, [(segment, frames)], rows)
+    names = write_made_up(tmp_path, [(segment, frames)])
     assert reasons(tmp_path, names) == []
 
 
 class SoundPart:
     """A part with five frames."""
 
-    def __init__(self, out, rows="frame"):
+    def __init__(self, out):
         segment, frames = made_up(count=5)
-        (self.name,) = write_made_up(out, [(segment, frames)], rows)
-        self.parts, self.table = Parts(str(out)), table_of(segment, frames, rows)
+        (self.name,) = write_made_up(out, [(segment, frames)])
+        self.parts, self.table = Parts(str(out)), table_of(segment, frames)
         self.path = Path(self.parts.path_of(self.name))
 
     def reason(self, table=None):

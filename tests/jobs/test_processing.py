@@ -64,9 +64,6 @@ def test_a_video(model, clip, clip_rows):
     assert about["bad_frames"] == []
     assert about["class_names"] == {str(key): name for key, name in model.spec.class_names.items()}
     assert Segment.from_dict(about["segment"]) == video(clip)
-    detections = process(video(clip), model, rows="detection")
-    assert detections.num_rows == sum(table.column("n").to_pylist())
-    assert detections.column("rle").to_pylist() == [each for row in table.column("rle").to_pylist() for each in row]
 
 
 def test_a_part_without_frames(model, clip, monkeypatch):
@@ -224,7 +221,6 @@ def test_objects_that_went_or_are_too_large(model, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rows": "image"}, 'rows must be "frame" or "detection", got \'image\''),
         ({"every": 0}, "every must be a whole number of at least 1, got 0"),
         ({"every": True}, "every must be a whole number of at least 1, got True"),
         ({"batch": 0}, "batch must be at least 1, got 0"),

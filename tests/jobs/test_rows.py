@@ -46,7 +46,7 @@ def test_weak_detections_and_tracks_come_back():
     frames = [dataclasses.replace(frame, weak=each) for frame, each in zip(frames, weak, strict=True)]
     frames[2] = dataclasses.replace(frames[2], found=tracked_detections(2))
     about = {"class_names": NAMES, "segment": segment.as_dict(), "with_weak": True, "with_tracks": True}
-    builder = TableBuilder("frame", **about)
+    builder = TableBuilder(**about)
     for frame in frames:
         builder.add(frame)
     table = builder.table()
@@ -58,48 +58,26 @@ def test_weak_detections_and_tracks_come_back():
             assert_equal(frame, other)
 
 
-def test_a_row_per_detection():
-    segment, frames = made_up(count=5)
-    table = table_of(segment, frames, "detection")
-    table.validate(full=True)
-    columns = table.to_pydict()
-    for name in ("source", "index", "time_s"):
-        assert columns[name] == [getattr(frame, name) for frame in frames for _ in range(len(frame.found))]
-    assert set(zip(columns["height"], columns["width"], strict=True)) == {(48, 64)}
-    for name in ("class_id", "class_name", "confidence"):
-        assert columns[name] == [value for frame in frames for value in getattr(frame.found, name).tolist()]
-    boxes = [list(box) for box in zip(*(columns[name] for name in ("x1", "y1", "x2", "y2")), strict=True)]
-    assert boxes == [box for frame in frames for box in frame.found.xyxy.tolist()]
-    assert columns["rle"] == [rle["counts"] for frame in frames for rle in frame.found.rle]
-    assert len(boxes) == 6
-
-
-@pytest.mark.parametrize("rows", ["frame", "detection"])
-def test_some_frames_may_have_no_masks(rows):
+def test_some_frames_may_have_no_masks():
     segment, frames = made_up(count=6)
     frames[2] = dataclasses.replace(frames[2], found=some_detections(2, with_masks=False))
-    table = table_of(segment, frames, rows)
+    table = table_of(segment, frames)
     table.validate(full=True)
     expected = [[rle["counts"] for rle in frame.found.rle] if frame.found.rle is not None else None for frame in frames]
-    if rows == "detection":
-        expected = [
-            counts for frame, some in zip(frames, expected, strict=True) for counts in some or [None] * len(frame.found)
-        ]
     assert table.column("rle").to_pylist() == expected
 
 
-@pytest.mark.parametrize("rows", ["frame", "detection"])
-def test_many_frames_become_several_batches_with_the_same_rows(rows, monkeypatch):
+def test_many_frames_become_several_batches_with_the_same_rows(monkeypatch):
     segment, frames = made_up(count=50)
-    whole = table_of(segment, frames, rows)
+    whole = table_of(segment, frames)
     monkeypatch.setattr(jobs_rows, "_FRAMES_AT_ONCE", 7)
-    many = table_of(segment, frames, rows)
+    many = table_of(segment, frames)
     monkeypatch.setattr(jobs_rows, "_FRAMES_AT_ONCE", 1000)
     monkeypatch.setattr(jobs_rows, "_BYTES_AT_ONCE", 100)
     assert len(many.to_batches()) == 8
-    assert len(table_of(segment, frames, rows).to_batches()) > 8
+    assert len(table_of(segment, frames).to_batches()) > 8
     assert whole.equals(many)
-    assert whole.equals(table_of(segment, frames, rows))
+    assert whole.equals(table_of(segment, frames))
 
 
 def test_masks_beyond_what_offsets_count_are_refused(monkeypatch):
@@ -116,8 +94,7 @@ def test_masks_beyond_what_offsets_count_are_refused(monkeypatch):
         (b"[" * 100_000, "part must have metadata in JSON, got b'\\[\\["),
         (b"\xff", "part must have metadata in JSON"),
         (b"[]", "part must have schema 1, got None"),
-        (b'{"schema": 2, "rows": "frame"}', "part must have schema 1, got 2: it is of another version"),
-        (b'{"schema": 1, "rows": ["frame"]}', "part must have schema 1"),
+        (b'{"schema": 2}', "part must have schema 1, got 2: it is of another version"),
     ],
 )
 def test_other_metadata_is_refused(value, message):
@@ -166,12 +143,11 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("rows", ["frame", "detection"])
-def test_other_programs_read_the_same(rows, tmp_path):
+def test_other_programs_read_the_same(tmp_path):
     parts = [made_up("a.mp4", 0, 5), made_up("b.mp4", 7, 6)]
-    write_made_up(tmp_path, parts, rows)
-    expected = [row for part in parts for row in table_of(*part, rows).to_pylist()]
-    assert len(expected) == (11 if rows == "frame" else 15)
+    write_made_up(tmp_path, parts)
+    expected = [row for part in parts for row in table_of(*part).to_pylist()]
+    assert len(expected) == 11
     for name, read in READERS.items():
         found = [{key: plain(value) for key, value in row.items()} for row in read(tmp_path)]
         assert sorted(found, key=repr) == sorted(expected, key=repr), name
@@ -188,7 +164,7 @@ def test_columns_are_built_without_an_object_per_value():
     """The arrays hold the detections' own numbers, NaN included."""
     found = some_detections(3)
     strange = dataclasses.replace(found, xyxy=np.array([[np.nan, -0.0, np.inf, 1e-45]] * 3, np.float32))
-    builder = TableBuilder("frame")
+    builder = TableBuilder()
     builder.add(FoundFrame("a.mp4", 0, None, strange))
     (back,) = frames_of(builder.table())
     assert back.found.xyxy.tobytes() == strange.xyxy.tobytes()
@@ -205,9 +181,9 @@ def test_the_page_has_every_column_in_order():
         return f"list of {shown(kind.value_type)}" if pa.types.is_list(kind) else types.get(str(kind), str(kind))
 
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|[^|]*\|$", page, re.MULTILINE)
-    fields = [*schema("frame"), *schema("detection")]
+    fields = [*schema()]
     for more in ({"with_weak": True}, {"with_tracks": True}):
-        fields += [field for field in schema("frame", **more) if field not in schema("frame")]
+        fields += [field for field in schema(**more) if field not in schema()]
     assert rows == [(field.name, shown(field.type)) for field in fields]
     nullable = {field.name for field in fields if field.nullable}
     assert nullable == {"time_s", "rle", "weak_rle", "track_id", "track_class_id"}

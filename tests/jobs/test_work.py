@@ -17,7 +17,7 @@ from maskjet.errors import CheckpointError, DeviceError, MaskjetError, OutputErr
 from maskjet.jobs import ray as jobs_ray
 from maskjet.jobs import work, worker
 from maskjet.jobs.folders import open_folder
-from maskjet.jobs.markers import TRIES, Markers, under_way
+from maskjet.jobs.markers import STOPPING, TRIES, Markers, under_way
 from maskjet.jobs.segments import Settings, digest
 from maskjet.jobs.work import Outcome, Worker, error_answer, parse_answer
 from maskjet.media import decoding
@@ -34,9 +34,10 @@ class Working:
     """A worker whose segments end as a function says."""
 
     def __init__(self, out, process):
-        self.markers = Markers(open_folder(out))
+        self.markers = Markers(open_folder(out), "this run")
+        self.markers.start()
         self.orders = {"settings": Settings().as_dict(), "device": "cpu", "streams": 2, "out": out}
-        self.orders |= {"facts": {"version": __version__, "settings": SETTINGS}, "run": self.markers.start_run()}
+        self.orders |= {"facts": {"version": __version__, "settings": SETTINGS}, "run": "this run"}
         self.begun, self._process = [], process
 
     def process(self, *_, **__):
@@ -45,7 +46,7 @@ class Working:
 
     def others(self):
         """The markers but for the run's."""
-        return self.markers.names() - {self.orders["run"]}
+        return self.markers.names() - {"run"}
 
 
 @pytest.fixture
@@ -137,10 +138,21 @@ def test_a_segment_whose_worker_died_is_tried_alone_and_then_given_up(working, m
 
 def test_once_a_job_ends_nothing_begins(working):
     made = working()
-    made.markers.remove(made.orders["run"])
+    made.markers.put(STOPPING)
     made.markers.put(f"{PART}.1")  # of a worker that died: nobody works on it any more
-    assert Worker(made.orders).answer(PART, SEGMENT) == {}
-    assert (made.begun, made.others()) == ([], set())
+    assert parse_answer(Worker(made.orders).answer(PART, SEGMENT)) is None
+    assert (made.begun, made.others()) == ([], {STOPPING})
+
+
+def test_a_later_job_takes_over_and_the_earlier_one_is_told(working):
+    made = working()
+    later = Markers(open_folder(made.orders["out"]), "later")
+    later.start()
+    with pytest.raises(OutputError, match=r"^out must not be in use, '.*' is: a later job works on it, in place of"):
+        parse_answer(Worker(made.orders).answer(PART, SEGMENT))
+    assert made.begun == []
+    made.markers.clear()  # as its driver does when it ends
+    assert later.names() == {"run"}
 
 
 @pytest.mark.parametrize("error", [OutputError("out must be writable."), RuntimeError("odd")])
@@ -235,7 +247,7 @@ def outcomes_of(working, monkeypatch):
             yield from workers._work(None, pool, [(PART, SEGMENT)], stop or threading.Event())
         finally:
             assert rows.is_closed
-            assert (made.orders["run"] in made.markers.names()) == (rows._is_over and not rows._answers)
+            assert (STOPPING not in made.markers.names()) == (rows._is_over and not rows._answers)
 
     return run
 
@@ -243,7 +255,7 @@ def outcomes_of(working, monkeypatch):
 def test_segments_given_up_in_a_row_end_the_job_and_others_between_do_not(outcomes_of):
     done = asdict(Outcome("a", 3, 7))
     lost = asdict(Outcome("b", is_written=False, is_lost=True))
-    assert len(list(outcomes_of(Rows(lost, {}, lost, done, lost, lost)))) == 5
+    assert len(list(outcomes_of(Rows(lost, lost, done, lost, lost)))) == 5
     came = []
     with pytest.raises(DeviceError, match=r"^Workers died 3 times on 3 segments in a row\.$"):
         came.extend(outcomes_of(Rows(lost, lost, done, lost, lost, lost, done, is_over=False)))

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from maskjet.errors import SourceError
-from maskjet.media import fenced_urls
-from maskjet.media.fenced_urls import Fence
+from maskjet.media import containers
+from maskjet.media.fenced_urls import by_address
 from maskjet.media.frames import open_source
 from maskjet.media.live import open_stream
 from maskjet.media.source import Opening
@@ -76,22 +76,15 @@ def redirecting(to):
 
 
 def frames_of(url):
-    with open_stream(url, Opening(reconnect_for=0), Fence(resolve)) as source:
+    with open_stream(url, Opening(reconnect_for=0), resolve) as source:
         return list(source)
 
 
 @pytest.mark.parametrize("gives_parts", [True, False])
-@pytest.mark.parametrize("redirects", [0, 3])
-def test_a_video_is_that_of_the_file(gives_parts, redirects):
+def test_a_video_is_that_of_the_file(gives_parts):
     options = {} if gives_parts else FASTSTART  # an index at the end needs parts
     path = write_video(Path("v.mp4"), frames=30, sound=np.zeros(SOUND_RATE), container_options=options)
-    data = path.read_bytes()
-
-    def answer(handler):
-        number = int(handler.path.removeprefix("/v") or redirects)
-        return redirecting(lambda _: f"v{number - 1}")(handler) if number else data
-
-    with serving(answer, gives_parts=gives_parts) as (server, url):
+    with serving(path.read_bytes(), gives_parts=gives_parts) as (server, url):
         found = frames_of(url)
     expected = read(path)[1]
     assert len(found) == len(expected) == 30
@@ -115,7 +108,7 @@ def test_a_server_that_asks_for_a_password(scheme):
 
     with serving(answer) as (_, url):
         assert len(frames_of(url.replace("//", "//me:h%40nter%2F2@"))) == 3
-        with pytest.raises(SourceError, match="the server answers 401"):
+        with pytest.raises(SourceError, match="401"):
             frames_of(url)
 
 
@@ -172,16 +165,9 @@ def test_other_schemes_are_refused(url):
         frames_of(url)
 
 
-def test_redirects_have_an_end():
-    with serving(redirecting(lambda handler: f"{handler.path}a")) as (server, url):
-        with pytest.raises(SourceError, match="302"):
-            frames_of(url)
-        assert len(server.asked) <= 11
-
-
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 302 Found\r\nLocation: /v\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n"])
 def test_a_server_that_drips_is_left(head, monkeypatch):
-    monkeypatch.setattr(fenced_urls, "_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(containers, "_OPEN_TIMEOUT_S", 0.3)
     is_over = threading.Event()
 
     def answer(handler):
@@ -203,41 +189,42 @@ def test_a_connection_that_breaks_off():
     data = path.read_bytes()
     with (
         serving(data, gives_parts=False, most=len(data) * 3 // 4) as (_, url),
-        open_stream(url, Opening(reconnect_for=0), Fence(resolve)) as source,
+        open_stream(url, Opening(reconnect_for=0), resolve) as source,
     ):
         frames = list(source)
     assert 20 < len(frames) < 60
     assert source.bad_frames
 
 
-def test_a_name_that_changes_its_address():
-    """Each connection resolves the name once, and goes to the address that this gave."""
+def test_a_name_is_looked_up_once():
+    """Also where another connection goes to an index that is behind 1 MB."""
     noise = np.random.default_rng(0).integers(0, 256, (10, 240, 320, 3), np.uint8)
-    path, asked = encode(Path("v.mp4"), noise), []  # its index is behind 1 MB, so that another connection goes to it
+    path, asked = encode(Path("v.mp4"), noise), []
 
-    def resolve_anew(host, _):
+    def resolve_once(host, _):
         asked.append(host)
-        if len(asked) > 1:
-            raise SourceError("url must name another machine, it names this one.")
         return ["127.0.0.1"]
 
     with serving(path.read_bytes()) as (server, url):
-        with pytest.raises(SourceError, match="it names this one"):
-            open_stream(url, Opening(reconnect_for=0), Fence(resolve_anew))
-        assert len(server.asked) == 1
-    assert asked == ["gate.test"] * 2
+        with open_stream(url, Opening(reconnect_for=0), resolve_once) as source:
+            assert len(list(source)) == 10
+        assert len(server.asked) > 1
+    assert asked == ["gate.test"]
 
 
 def test_an_address_takes_the_place_of_a_name():
     expected = "rtsp://me:p%40@127.0.0.1:554/a?b=1#c"
-    assert Fence(resolve).by_address("rtsp://me:p%40@gate.test/a?b=1#c") == expected
-    assert Fence(lambda *_: ["2001:db8::1"]).by_address("rtsps://gate.test:1/a") == "rtsps://[2001:db8::1]:1/a"
+    assert by_address("rtsp://me:p%40@gate.test/a?b=1#c", resolve)[0] == expected
+    assert by_address("rtsps://gate.test:1/a", lambda *_: ["2001:db8::1"])[0] == "rtsps://[2001:db8::1]:1/a"
+    location, options = by_address("https://me:p%40@gate.test/a?b=1", resolve)
+    assert location == "https://me:p%40@127.0.0.1:443/a?b=1"
+    assert options["headers"] == "Host: gate.test\r\n"
 
 
 def test_a_camera():
     with (
         RtspCamera() as camera,
-        open_stream(camera.url.replace("//127.0.0.1", "//me:pass@gate.test"), Opening(), Fence(resolve)) as source,
+        open_stream(camera.url.replace("//127.0.0.1", "//me:pass@gate.test"), Opening(), resolve) as source,
     ):
         assert len([frame for frame, _ in zip(source, range(12), strict=False)]) == 12
         assert source.name.startswith("rtsp://gate.test:")
@@ -256,5 +243,5 @@ def test_a_camera_that_redirects(method, status, monkeypatch):
         monkeypatch.setattr(camera, "_status", lambda asked: status if asked == method else "RTSP/1.0 200 OK")
         monkeypatch.setattr(camera, "_answer", redirect)
         with pytest.raises(SourceError, match="can't be read"):
-            open_stream(camera.url.replace("127.0.0.1", "gate.test"), Opening(reconnect_for=0), Fence(resolve))
+            open_stream(camera.url.replace("127.0.0.1", "gate.test"), Opening(reconnect_for=0), resolve)
         assert forbidden._connections == []

@@ -17,7 +17,6 @@ from maskjet.detections import Detections
 from maskjet.errors import InputError, MissingDependencyError
 from maskjet.parity import closeups, scoring
 from maskjet.parity.coco import to_rle
-from maskjet.parity.curves import draw_curves
 from maskjet.parity.datasets import DataSet
 from maskjet.parity.evaluation import write_evaluation
 from tests.parity.test_coco import oracle, random_set
@@ -284,9 +283,7 @@ def test_the_files(planned, tmp_path, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         report = maskjet.evaluate(Model(truth, results, CLASSES), folder, out=tmp_path / "out")
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        *("page.html", "pr_boxes.png", "pr_masks.png", "report.json")
-    ]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["page.html", "report.json"]
     assert json.loads((tmp_path / "out" / "report.json").read_text())["confusion"] == report.confusion
     page = Page((tmp_path / "out" / "page.html").read_text())
     assert "planned on 6 images" in page.words
@@ -296,8 +293,15 @@ def test_the_files(planned, tmp_path, monkeypatch):
     assert "found as another class" in page.words
     assert sum("close-up" in image["alt"] for image in page.all("img")) > 10
     assert page.all("script") == []
-    picture = cv2.imread(str(tmp_path / "out" / "pr_masks.png"))[..., ::-1]
-    assert np.array_equal(picture, draw_curves([m for m in report.measurements if m.kind == "segm"]))
+    curves = [line["points"].split() for line in page.all("polyline")]
+    for kind, drawn in (("bbox", curves[: len(curves) // 2]), ("segm", curves[len(curves) // 2 :])):
+        mean, *scored = (m for m in report.measurements if m.kind == kind and m.curve)
+        scored.sort(key=lambda m: -m.things)
+        for line, m in zip(reversed(drawn), [mean, *scored], strict=True):
+            points = np.array([point.split(",") for point in line], float)
+            np.testing.assert_allclose(
+                (points - [45, 385]) / [400, -370], np.stack([np.linspace(0, 1, 101), m.curve], axis=1), atol=2e-4
+            )
 
 
 def test_the_worst_images_are_those_with_the_most_lost_things(planned):
@@ -317,17 +321,6 @@ def test_the_worst_images_are_those_with_the_most_lost_things(planned):
     (folder / "images" / names[2]).unlink()
     with pytest.raises(maskjet.SourceError, match=names[2]):
         write_evaluation(folder / "out", outcome, task.images)
-
-
-def test_a_curve_is_where_it_should_be():
-    point = scoring.OperatingPoint(None, None, None, None)
-    half = scoring.ClassScore("x" * 300, "bbox", 3, {"ap50": 0.5}, point, point, [0.5] * 101)
-    everything = scoring.ClassScore(None, "bbox", 3, {"ap50": None}, point, point, [])
-    picture = draw_curves([everything, *[half] * 25])
-    assert picture.shape == (800, 1200, 3)
-    line = np.abs(picture[395].astype(int) - 255).sum(axis=-1)  # halfway between 0 and 1
-    assert (line[95:845] > 100).all()
-    assert (np.abs(picture[360].astype(int) - 255).sum(axis=-1)[95:845] < 100).all()
 
 
 @pytest.mark.gpu

@@ -229,8 +229,8 @@ class Noise(Images):
 
     length = None
 
-    def read(self, start=0):
-        for number in range(start, self.length):
+    def read(self):
+        for number in range(self.length):
             yield f"noise {number}", self.image
 
 

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import cv2
@@ -378,24 +379,30 @@ async def test_a_videos_results_and_pictures_come_until_it_ends(model, video, ga
 
 
 @run
-async def test_a_subscriber_that_is_too_slow_misses_the_oldest_and_a_viewer_all_but_the_newest():
-    subscriber = subscribers.Subscriber()
-    subscriber.put([str(number) for number in range(100)])
-    assert await subscriber.take(1) == [str(number) for number in range(36, 100)]
-    assert await subscriber.take(0.01) == []
-    subscriber.put(["a"])
-    subscriber.finish()
-    assert await subscriber.take(1) == ["a"]
-    assert await subscriber.take(1) is None
-    latest = subscribers.Latest()
-    waiting = asyncio.create_task(latest.after(0))
-    await asyncio.sleep(0)
-    latest.put("a")
-    latest.put("b")
-    assert await waiting == (2, "b")
-    latest.finish()
-    assert await latest.after(1) == (2, "b")
-    assert await latest.after(2) is None
+async def test_a_subscriber_that_is_too_slow_misses_the_oldest():
+    queue = asyncio.Queue(subscribers.EVENTS_WAITING)
+    for number in range(100):
+        subscribers.offer(queue, number)
+    assert [queue.get_nowait() for _ in range(queue.qsize())] == list(range(36, 100))
+
+
+@run
+async def test_a_viewer_that_comes_as_the_last_one_leaves_sees_the_newest_picture():
+    async def in_thread(_to_jpeg, frame, *_):
+        await asyncio.sleep(0)
+        return frame
+
+    service = SimpleNamespace(in_thread=in_thread, settings=Settings(preview_fps=1000))
+    broadcast = subscribers.Broadcast("a", service)
+    broadcast.publish("one", None, None)
+    with broadcast.previewed() as pictures:
+        assert await pictures.get() == "one"
+    with broadcast.previewed() as pictures:
+        assert await pictures.get() == "one"
+        broadcast.publish("two", None, None)
+        assert await pictures.get() == "two"
+        broadcast.finish()
+        assert [await pictures.get() for _ in range(2)] == ["two", None]
 
 
 def allow_any_host(monkeypatch, until=lambda: False):
@@ -646,7 +653,7 @@ def test_a_name_that_is_this_machines_after_the_check(scheme, monkeypatch):
         url = f"{scheme}://camera.test:{listener.getsockname()[1]}/"
         source_names.check_host(url)
         with pytest.raises(SourceError, match="url must name another machine, it names this one"):
-            sources.open_stream(url, Opening(reconnect_for=0), sources.Fence(source_names.resolve_host))
+            sources.open_stream(url, Opening(reconnect_for=0), source_names.resolve_host)
         listener.setblocking(False)
         with pytest.raises(BlockingIOError):
             listener.accept()

@@ -109,7 +109,6 @@ def job(
     weights: WeightsOption = None,
     threshold: ThresholdOption = None,
     classes: ClassesOption = None,
-    rows: Annotated[str, option("frame|detection", "What a row of the results is.")] = "frame",
     track: Annotated[
         bool,
         switch(
@@ -183,7 +182,6 @@ def job(
         class_thresholds=by_class,
         classes=tuple(split_list(classes)) or None,
         every=every,
-        rows=rows,
         track=track,
         config=config,
         jpeg_decoder=_jpeg_decoder(ray, devices, config),
@@ -231,7 +229,7 @@ def _make_workers(
     from maskjet.jobs.cluster import import_ray
     from maskjet.jobs.ray import RayWorkers
 
-    import_ray("--ray")
+    import_ray()
     return lambda orders: RayWorkers(orders, ray, workers)
 
 

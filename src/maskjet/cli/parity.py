@@ -78,9 +78,7 @@ _ExpectedArgument = Annotated[Path, typer.Argument(metavar="EXPECTED", help="A f
 @add_command(parity_app, _DUMP_EXAMPLES, "dump")
 @with_config("device", "precision", "runtime", "engine", "compile", "implementation", "resample", *INPUT)
 def parity_dump(
-    out: Annotated[
-        Path, typer.Argument(metavar="OUT", help="The file to write, .npz; repeat the command after an interruption.")
-    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write, .npz.")],
     *,
     images: ImagesOption = None,
     coco_dir: CocoDirOption = None,

@@ -17,7 +17,6 @@ maskjet traffic coco streets --images 20
 _VIDEO_EXAMPLES = """
 maskjet traffic video street.mp4
 maskjet traffic video quiet.mp4 --size 640x360 --frames 100 --density 0.3
-maskjet traffic video known.mp4 --seed 7 --truth known.mots.txt
 """
 _COCO_EXAMPLES = """
 maskjet traffic coco streets
@@ -37,10 +36,6 @@ def traffic_video(
     frames: Annotated[int, option("N", "Number of frames.")] = 538,
     seed: Annotated[int, option("N", "Random seed: same seed, same bytes.")] = 0,
     density: Annotated[float, option("NUMBER", "Traffic density: 1 is lively, 0 empty.")] = 1.0,
-    truth: Annotated[
-        Path | None,
-        option("PATH", "A file for the truth about each thing, as .mot.txt, .mots.txt, or .json (COCO of videos)."),
-    ] = None,
 ) -> None:
     """Draw a video of a street, to try maskjet on."""
     from maskjet.traffic import write_video
@@ -52,12 +47,9 @@ def traffic_video(
             frames=frames,
             seed=seed,
             density=density,
-            truth=truth,
             on_progress=advance,
         )
-    for each in (path, truth):
-        if each is not None:
-            print_result(f"wrote {each}")
+    print_result(f"wrote {path}")
 
 
 @add_command(traffic_app, _COCO_EXAMPLES, "coco")

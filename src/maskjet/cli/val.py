@@ -57,7 +57,8 @@ def val(
     ] = None,
     threshold: ThresholdOption = None,
     out: Annotated[
-        Path | None, option("FOLDER", "A folder for report.json, page.html and precision-recall curves.", "--out", "-o")
+        Path | None,
+        option("FOLDER", "A folder for report.json, and page.html with precision-recall curves.", "--out", "-o"),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -1,7 +1,7 @@
 """Batch jobs over many files, on several GPUs or machines.
 
 `plan` cuts sources into segments, `process` makes a table of one, which becomes one Parquet file, a part, and `merge`
-joins the parts of a job. `ray_dataset` gives the rows of all segments as a Ray dataset.
+joins the parts of a job.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from maskjet.jobs.dataset import ray_dataset
     from maskjet.jobs.merging import merge
     from maskjet.jobs.planning import plan
     from maskjet.jobs.processing import process
 
-__all__ = ["merge", "plan", "process", "ray_dataset"]
+__all__ = ["merge", "plan", "process"]
 
-_HOMES = {"merge": "merging", "plan": "planning", "process": "processing", "ray_dataset": "dataset"}
+_HOMES = {"merge": "merging", "plan": "planning", "process": "processing"}
 
 
 def __getattr__(name: str) -> Any:

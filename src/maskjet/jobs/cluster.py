@@ -23,10 +23,10 @@ _ANSWER_S = 10.0  # timeout of a connection to the cluster's head
 _PASSED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "MASKJET_LIMIT_")  # prefixes of variables that workers get
 
 
-def import_ray(purpose: str) -> Any:
+def import_ray() -> Any:
     """Import Ray and Ray Data; raises MissingDependencyError."""
-    require("ray.data", extra="ray", purpose=purpose)
-    return require("ray", extra="ray", purpose=purpose)
+    require("ray.data", extra="ray", purpose="--ray")
+    return require("ray", extra="ray", purpose="--ray")
 
 
 @contextmanager
@@ -41,10 +41,15 @@ def connected(address: str) -> Iterator[Any]:
         UnsupportedError: There is no cluster, or the connection is a Ray client's (ray://).
         MissingDependencyError: Ray is not installed.
     """
-    ray = import_ray("--ray")
+    ray = import_ray()
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its errors are raised as well
     if ray.is_initialized():
-        yield check_connection(ray)
+        if ray.util.client.ray.is_connected():  # whose machine does not share the nodes' files
+            raise UnsupportedError(
+                "ray must be connected as a node of the cluster, not by ray://. Run this on a node, for example with "
+                "ray job submit."
+            )
+        yield ray
         return
     handler = signal.getsignal(signal.SIGTERM)
     try:
@@ -71,19 +76,9 @@ def connected(address: str) -> Iterator[Any]:
         ray.shutdown()
 
 
-def check_connection(ray: Any) -> Any:
-    """Refuse the connection of a Ray client (ray://), whose machine does not share the nodes' files; returns ray."""
-    if ray.util.client.ray.is_connected():
-        raise UnsupportedError(
-            "ray must be connected as a node of the cluster, not by ray://. Run this on a node, for example with "
-            "ray job submit."
-        )
-    return ray
-
-
 @dataclass(frozen=True)
 class Pool:
-    """Number and resources of the workers of a job or dataset."""
+    """Number and resources of the workers of a job."""
 
     size: int
     """Number of workers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -12,7 +13,6 @@ from typing import Any, Protocol
 
 from maskjet.jobs.folders import open_folder
 from maskjet.jobs.ledger import Failures, Plan
-from maskjet.jobs.locks import locked
 from maskjet.jobs.markers import Markers
 from maskjet.jobs.parts import FOLDER, Parts
 from maskjet.jobs.planning import plan
@@ -110,7 +110,7 @@ def run(
         on_progress: Called after each outcome, and while segments are skipped or awaited.
 
     Raises:
-        OutputError: The output folder can't be written to, or another job has it.
+        OutputError: The output folder can't be written to, or another job works on it.
         MaskjetError: A source does not exist, or workers can't start.
     """
     began, progress = time.monotonic(), Progress()
@@ -122,18 +122,18 @@ def run(
         video_stream=job.video_stream,
     )
     folder, parts = open_folder(job.out), Parts(job.out)
-    markers = Markers(folder)
-    with locked(folder) as check_lock:
+    markers = Markers(folder, number := uuid.uuid4().hex)
+    with folder.lock():
         folder.clean(FOLDER)
-        failures = Failures(folder)
         identity = job.settings.identity(digest_weights(job.settings))
         segments = chain([next(segments)], segments)  # errors in the sources are raised before workers start
+        markers.start()
+        failures = Failures(folder)  # after the start, since when an earlier job in a store begins no segment
         with closing(Plan(folder, segments, identity)) as planned:
             facts = {"version": __version__, "settings": identity}
-            orders = {"settings": job.settings.as_dict(), "out": job.out, "facts": facts, "run": markers.start_run()}
+            orders = {"settings": job.settings.as_dict(), "out": job.out, "facts": facts, "run": number}
 
             def report() -> None:
-                check_lock()
                 progress.planned, progress.is_planned = planned.planned, planned.is_complete
                 progress.failures, progress.seconds = failures.count, time.monotonic() - began
                 on_progress(progress)
@@ -146,7 +146,7 @@ def run(
                         progress.take(outcome)
                         report()
             finally:
-                check_lock()
+                markers.names()  # raises if a later job's failures would be overwritten
                 failures.finish(plan_is_complete=planned.is_complete and not stop.is_set())
                 folder.clean(FOLDER)  # of killed workers
                 markers.clear()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import posixpath
 import shutil
+import socket
 import tempfile
 from bisect import bisect_left
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +22,7 @@ from maskjet.errors import InputError, OutputError, translate_errors
 from maskjet.files import TemporaryFile, naming
 from maskjet.jobs import storage
 
+LOCK = "job.lock"
 _PARTIAL = ".partial"
 _BLOCK = 8 << 20
 _ATOMIC = ("abfs", "abfss", "gcs", "gs", "hf", "s3")  # schemes of stores where an object appears when its upload ends
@@ -37,6 +41,24 @@ class LocalFolder:
     def name(self, place: str) -> str:
         """Path or URL of a file."""
         return str(self.path / place)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Lock the folder, and make it; the lock ends with the process. Raises OutputError if another job has it."""
+        with naming(str(self.path)):
+            self.path.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            with naming(str(self.path)):
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise _in_use(str(self.path), os.pread(descriptor, 4096, 0)) from None
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+            yield
+        finally:
+            os.close(descriptor)
 
     def write(self, place: str, data: bytes) -> None:
         """Write a file atomically, and sync it to disk; an error leaves nothing of it."""
@@ -122,6 +144,16 @@ class LocalFolder:
                 path.unlink(missing_ok=True)
 
 
+def _in_use(folder: str, content: bytes) -> OutputError:
+    owner = "another process"
+    with suppress(KeyError, TypeError, ValueError):
+        facts = json.loads(content)
+        owner = f"process {int(facts['pid'])} on {str(facts['host'])[:100]!r}"
+    return OutputError(
+        f"out must not be in use, {folder!r} is: {owner} works on it. Wait for it, or choose another folder."
+    )
+
+
 def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -143,6 +175,10 @@ class RemoteFolder:
 
     def name(self, place: str) -> str:  # noqa: D102
         return f"{self._url.rstrip('/')}/{place}"
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Do nothing: stores have no locks. A later job takes over, see `Markers`."""
+        return nullcontext()
 
     def _reaching(self, place: str, to_be: str) -> AbstractContextManager[None]:
         return translate_errors(OutputError, f"out must be {to_be}, {self.name(place)!r} is not")

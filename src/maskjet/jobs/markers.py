@@ -2,50 +2,56 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection
 
+from maskjet.errors import OutputError
 from maskjet.jobs.folders import Folder
 
 TRIES = 3
 """Attempts at a segment before it is given up."""
+STOPPING = "stopping"
+"""Marker of a run that begins no more segments."""
 ARRIVED = "worker"
 """Marker of a run whose first worker process has started."""
-_FOLDER = "begun"
+_FOLDER, _RUN = "begun", "run"
 
 
 class Markers:
-    """The markers of a job, shared by its driver and all workers; the driver removes them when it starts and ends.
+    """The markers of a run of a job, shared by its driver and all workers, in a folder of its own below `begun`.
 
     `PART.N` marks attempt N at a segment, until the segment has an outcome; above `TRIES` the segment is given up.
-    Workers begin segments only while the marker of their driver's run exists.
+    A driver removes the markers of all runs when it starts, and its own when it ends. So in a store, which has no
+    locks, a later job takes over from one that is still running.
     """
 
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
+    def __init__(self, folder: Folder, run: str) -> None:
+        self._folder, self._place = folder, f"{_FOLDER}/{run}"
 
     def names(self) -> set[str]:
-        """Names of the current markers."""
-        return self._folder.names(_FOLDER)
+        """Names of the current markers; raises OutputError if a later run has removed them."""
+        names = self._folder.names(self._place)
+        if _RUN not in names:
+            place = self._folder.name("")
+            raise OutputError(f"out must not be in use, {place!r} is: a later job works on it, in place of this one.")
+        return names
 
     def put(self, name: str) -> None:
         """Set a marker."""
-        self._folder.mark(f"{_FOLDER}/{name}")
+        self._folder.mark(f"{self._place}/{name}")
 
     def remove(self, *names: str) -> None:
         """Remove markers if they exist."""
         for name in names:
-            self._folder.remove(f"{_FOLDER}/{name}")
+            self._folder.remove(f"{self._place}/{name}")
+
+    def start(self) -> None:
+        """Remove the markers of all runs, and begin this one's."""
+        self._folder.remove_folder(_FOLDER)
+        self.put(_RUN)
 
     def clear(self) -> None:
-        """Remove all markers."""
-        self._folder.remove_folder(_FOLDER)
-
-    def start_run(self) -> str:
-        """Remove all markers, and set that of a new run; returns its name."""
-        self.clear()
-        self.put(run := uuid.uuid4().hex)
-        return run
+        """Remove all markers of this run."""
+        self._folder.remove_folder(self._place)
 
 
 def of_segment(part: str, names: Collection[str]) -> list[str]:

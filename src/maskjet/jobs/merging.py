@@ -123,7 +123,7 @@ def _parquet_file(path: str) -> Iterator[Callable[[FoundFrame], None]]:
     waiting: list[FoundFrame] = []
 
     def flush() -> None:
-        builder = TableBuilder("frame", with_tracks=True)
+        builder = TableBuilder(with_tracks=True)
         for each in waiting:
             builder.add(each)
         writer.write_table(builder.table())
@@ -134,7 +134,7 @@ def _parquet_file(path: str) -> Iterator[Callable[[FoundFrame], None]]:
         if len(waiting) == _ROWS_AT_ONCE:
             flush()
 
-    columns = schema("frame", with_tracks=True)
+    columns = schema(with_tracks=True)
     with (
         replacing(path) as whole,
         ParquetWriter(whole.file, columns, compression="zstd", write_page_checksum=True) as writer,
@@ -194,11 +194,6 @@ def _read_part(parts: Parts, name: str, tracking: _Tracking | None, *, must_trac
     """Frames of one part, of which one row group at a time is in memory, tracked if the job was to track."""
     with parts.open(name) as file:
         about = metadata(file.schema_arrow)
-        if about["rows"] != "frame":
-            raise InputError(
-                'rows must be "frame" to merge, these parts have a row per detection, which leaves out frames without '
-                'any: run the job with rows="frame", or query the parts (docs/jobs.md).'
-            )
         threshold = about.get("track_threshold")
         if must_track and threshold is None:
             raise InputError(

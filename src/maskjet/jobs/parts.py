@@ -22,8 +22,7 @@ FOLDER = "parts"
 MANIFEST = "segments.jsonl"
 _SUFFIX = ".parquet"
 _DIGEST = re.compile(r"[0-9a-f]{32}")
-# Rows per row group: some ten MB in memory, in a video with 100 masks a frame.
-_ROWS_AT_ONCE = {"frame": 256, "detection": 2**14}
+_ROWS_AT_ONCE = 256  # per row group: some ten MB in memory, in a video with 100 masks a frame
 
 
 class Parts:
@@ -59,11 +58,9 @@ class Parts:
         """
         from pyarrow import parquet
 
-        place, rows = self._place_of(digest), metadata(table.schema)["rows"]
-        data = io.BytesIO()
-        parquet.write_table(
-            table, data, compression="zstd", row_group_size=_ROWS_AT_ONCE[rows], write_page_checksum=True
-        )
+        place, data = self._place_of(digest), io.BytesIO()
+        metadata(table.schema)  # raises
+        parquet.write_table(table, data, compression="zstd", row_group_size=_ROWS_AT_ONCE, write_page_checksum=True)
         self._folder.write(place, data.getvalue())
 
     def has(self, digest: str) -> bool:
@@ -127,7 +124,7 @@ class Parts:
 def _check(name: str, table: pyarrow.Table) -> None:
     """Raise InputError unless a table, whose pages have their checksums, is the part of a name, and complete."""
     about = metadata(table.schema)
-    expected = schema(about["rows"], with_weak="track_threshold" in about)
+    expected = schema(with_weak="track_threshold" in about)
     if not table.schema.equals(expected, check_metadata=False):
         raise InputError(f"part must have the columns of schema {SCHEMA}, got {', '.join(table.schema.names)[:200]}.")
     with translate_errors(InputError, "part must have sound columns, it has not"):
@@ -142,9 +139,6 @@ def _check(name: str, table: pyarrow.Table) -> None:
 def _check_counts(table: pyarrow.Table, about: dict[str, Any]) -> None:
     """Check the numbers of frames and detections against the metadata."""
     stated = {name: about.get(name) for name in ("frames", "detections")}
-    if about["rows"] == "detection":
-        found = {"frames": stated["frames"], "detections": table.num_rows}
-    else:
-        found = {"frames": table.num_rows, "detections": int(table.column("n").to_numpy().sum())}
+    found = {"frames": table.num_rows, "detections": int(table.column("n").to_numpy().sum())}
     if found != stated:
         raise InputError(f"part must have the rows that its metadata states, {stated}, got {found}.")

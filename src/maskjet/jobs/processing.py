@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from maskjet import limits
 from maskjet.errors import InputError, SourceError, translate_errors
 from maskjet.jobs import storage
-from maskjet.jobs.rows import FoundFrame, TableBuilder, arrow, check_kind
+from maskjet.jobs.rows import FoundFrame, TableBuilder, arrow
 from maskjet.jobs.segments import Segment, SourceFile
 from maskjet.media.ahead import Encoded, image_threads, load_ahead, read_encoded
 from maskjet.media.image_headers import stated_size_hw
@@ -37,7 +37,6 @@ def process(
     segment: Segment,
     model: Model,
     *,
-    rows: str = "frame",
     every: int = 1,
     track: bool = False,
     batch: int | None = None,
@@ -50,18 +49,18 @@ def process(
     Args:
         segment: The video's frames, or the images.
         model: The model, with the thresholds and classes that it was loaded with.
-        rows: "frame" for a row per frame, also where nothing was found; "detection" for a row per detection.
         every: Take one frame of a video in this many: those whose index is a multiple of it.
         track: Whether frames of videos have weaker detections, too, in columns of their own: they only hold tracks
-            together, which `merge` finds; for rows of frames.
+            together, which `merge` finds.
         batch: Largest number of frames that the network sees at once. None is 1 on a CPU, where more gain nothing, and
             else the model's `EngineConfig.batch`.
         decoding: Where videos and JPEGs are decoded, as `Model.decoding` gives it for as many segments as are processed
             at a time; None is that for one.
 
     Returns:
-        The rows, in the order of the video or of the segment's files; docs/jobs.md has the columns. Frames and images
-        that can't be decoded have no rows, and are listed in the metadata as bad_frames.
+        A row per frame, also where nothing was found, in the order of the video or of the segment's files; docs/jobs.md
+        has the columns. Frames and images that can't be decoded have no rows, and are listed in the metadata as
+        bad_frames.
 
     Raises:
         InputError: An argument is not as above.
@@ -70,7 +69,6 @@ def process(
         MissingDependencyError: pyarrow is not installed.
     """
     arrow()
-    kind = check_kind(rows, track=track)
     check_count("every", every)
     if batch is None:
         batch = 1 if model.config.resolve_device().type == "cpu" else model.config.batch
@@ -81,7 +79,7 @@ def process(
     about: dict[str, Any] = {"class_names": names, "segment": segment.as_dict()}
     if track:
         about["track_threshold"] = model.tracker().threshold
-    builder = partial(TableBuilder, kind, with_weak=track, **about)
+    builder = partial(TableBuilder, with_weak=track, **about)
     if segment.is_video:
         table = _process_video(segment, model, builder, every=every, track=track, batch=batch, decoding=decoding)
     else:

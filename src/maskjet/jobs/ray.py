@@ -21,7 +21,7 @@ from maskjet.errors import DeviceError, UnsupportedError, first_line
 from maskjet.jobs import cluster, storage
 from maskjet.jobs.folders import open_folder
 from maskjet.jobs.local import Task
-from maskjet.jobs.markers import ARRIVED, TRIES, Markers, under_way
+from maskjet.jobs.markers import ARRIVED, STOPPING, TRIES, Markers, under_way
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.work import Outcome, outcome_of, parse_answer
 from maskjet.jobs.worker import Actor
@@ -49,7 +49,7 @@ class RayWorkers:
     def __init__(self, orders: Mapping[str, Any], address: str, workers: int | None = None) -> None:
         out = orders["out"]
         out = out if storage.is_remote(out) else os.path.abspath(out)  # noqa: PTH100 - actors have another folder
-        self._orders, self._markers = {**orders, "out": out}, Markers(open_folder(out))
+        self._orders, self._markers = {**orders, "out": out}, Markers(open_folder(out), orders["run"])
         self._address, self._workers = address, workers
 
     def run(self, tasks: Iterator[Task | None], stop: threading.Event) -> Iterator[Outcome]:
@@ -99,12 +99,12 @@ class RayWorkers:
                     yield outcome_of(part, left[part], parts.about(part))
         finally:
             if not is_over:
-                self._markers.remove(self._orders["run"])
+                self._markers.put(STOPPING)
             reader.close()
 
     def _drain(self) -> None:
         """Stop scheduling, and wait for segments under way, up to a minute."""
-        self._markers.remove(self._orders["run"])
+        self._markers.put(STOPPING)
         for _ in range(round(_PATIENCE_S / _GLANCE_S)):
             time.sleep(_GLANCE_S)  # first for workers that are about to begin
             if not under_way(self._markers.names()):

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from maskjet.detections import Detections
 from maskjet.errors import InputError
@@ -19,10 +18,6 @@ from maskjet.version import __version__
 
 if TYPE_CHECKING:
     import pyarrow
-
-Kind = Literal["frame", "detection"]
-"""Whether a row is a frame or a detection."""
-_KINDS: tuple[Kind, ...] = get_args(Kind)
 
 SCHEMA = 1
 """Version of the schemas; a reader refuses others."""
@@ -36,27 +31,13 @@ _BYTES_AT_ONCE = 2**28
 _MOST_BYTES = 2**31 - 1
 
 
-def check_kind(rows: str, *, track: bool = False) -> Kind:
-    """Check the kind of rows.
-
-    Raises:
-        InputError: It is neither "frame" nor "detection", or the latter for tracking.
-    """
-    if track and rows == "detection":
-        raise InputError('rows must be "frame" with track, which needs all frames, got "detection".')
-    for kind in _KINDS:
-        if kind == rows:
-            return kind
-    raise InputError(f'rows must be "frame" or "detection", got {rows!r}.')
-
-
 def arrow() -> Any:
     """Import pyarrow, or raise MissingDependencyError."""
     return require("pyarrow", extra="jobs", purpose="maskjet.jobs")
 
 
-def schema(rows: Kind, *, with_weak: bool = False, with_tracks: bool = False) -> pyarrow.Schema:
-    """Arrow schema of a part, without metadata; docs/jobs.md explains the columns. The options are for frames."""
+def schema(*, with_weak: bool = False, with_tracks: bool = False) -> pyarrow.Schema:
+    """Arrow schema of a part, without metadata; docs/jobs.md explains the columns."""
     pa = arrow()
 
     def column(name: str, kind: Any, *, nullable: bool = False) -> Any:
@@ -72,27 +53,18 @@ def schema(rows: Kind, *, with_weak: bool = False, with_tracks: bool = False) ->
         column("height", pa.int32()),
         column("width", pa.int32()),
     ]
-    if rows == "frame":
-        found = [
-            column("n", pa.int32()),
-            column("class_id", lists(pa.int32())),
-            column("class_name", lists(pa.string())),
-            column("confidence", lists(pa.float32())),
-            column("xyxy", lists(pa.list_(column("element", pa.float32()), 4))),
-            column("rle", lists(pa.binary()), nullable=True),
-        ]
-        if with_tracks:
-            found += [column(name, lists(pa.int64()), nullable=True) for name in _TRACKS]
-        if with_weak:
-            found += [each.with_name(_WEAK + each.name) for each in found if each.name not in ("n", "class_name")]
-    else:
-        found = [
-            column("class_id", pa.int32()),
-            column("class_name", pa.string()),
-            column("confidence", pa.float32()),
-            *(column(name, pa.float32()) for name in ("x1", "y1", "x2", "y2")),
-            column("rle", pa.binary(), nullable=True),
-        ]
+    found = [
+        column("n", pa.int32()),
+        column("class_id", lists(pa.int32())),
+        column("class_name", lists(pa.string())),
+        column("confidence", lists(pa.float32())),
+        column("xyxy", lists(pa.list_(column("element", pa.float32()), 4))),
+        column("rle", lists(pa.binary()), nullable=True),
+    ]
+    if with_tracks:
+        found += [column(name, lists(pa.int64()), nullable=True) for name in _TRACKS]
+    if with_weak:
+        found += [each.with_name(_WEAK + each.name) for each in found if each.name not in ("n", "class_name")]
     return pa.schema([*about, *found])
 
 
@@ -144,7 +116,7 @@ def metadata(of: pyarrow.Schema) -> dict[str, Any]:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"part must have metadata in JSON, got {text[:60]!r}.") from error
-    if not isinstance(value, dict) or value.get("schema") != SCHEMA or value.get("rows") not in _KINDS:
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         stated = value.get("schema") if isinstance(value, dict) else None
         raise InputError(f"part must have schema {SCHEMA}, got {stated!r}: it is of another version of maskjet.")
     return value
@@ -174,16 +146,14 @@ class TableBuilder:
     """Builds a table from frames with their detections, added in order.
 
     Args:
-        rows: Kind of the rows.
         with_weak: Whether there are columns of weak detections.
         with_tracks: Whether there are columns of tracks.
         about: Further entries of the metadata, in JSON types.
     """
 
-    def __init__(self, rows: Kind, *, with_weak: bool = False, with_tracks: bool = False, **about: Any) -> None:
-        self._rows = rows
-        self._schema = schema(rows, with_weak=with_weak, with_tracks=with_tracks).with_metadata(
-            {METADATA_KEY: _dump({"version": __version__, "schema": SCHEMA, "rows": rows, "bad_frames": []} | about)}
+    def __init__(self, *, with_weak: bool = False, with_tracks: bool = False, **about: Any) -> None:
+        self._schema = schema(with_weak=with_weak, with_tracks=with_tracks).with_metadata(
+            {METADATA_KEY: _dump({"version": __version__, "schema": SCHEMA, "bad_frames": []} | about)}
         )
         self._frames = self._detections = 0
         self._waiting: list[FoundFrame] = []
@@ -212,13 +182,13 @@ class TableBuilder:
         frames, self._waiting, self._bytes = self._waiting, [], 0
         if not frames:
             return
-        columns = _columns(frames, per_detection=self._rows == "detection")
+        columns = _columns(frames)
         columns = {name: columns[name] for name in self._schema.names}
         self._batches.append(arrow().RecordBatch.from_pydict(columns, schema=self._schema))
 
 
-def _columns(frames: Sequence[FoundFrame], *, per_detection: bool) -> dict[str, Any]:
-    """Columns of frames, by name, for one kind of rows; of numbers there are arrays, not an object for each."""
+def _columns(frames: Sequence[FoundFrame]) -> dict[str, Any]:
+    """Columns of frames, by name; of numbers there are arrays, not an object for each."""
     pa, found = arrow(), [each.found for each in frames]
     about = {
         "source": pa.array([escape(each.source) for each in frames], pa.string()),
@@ -227,36 +197,23 @@ def _columns(frames: Sequence[FoundFrame], *, per_detection: bool) -> dict[str, 
         "height": pa.array([each.image_size[0] for each in found], pa.int32()),
         "width": pa.array([each.image_size[1] for each in found], pa.int32()),
     }
-    if per_detection:
-        values, boxes = _values(found)
-        of_frame = pa.array(np.repeat(np.arange(len(frames)), list(map(len, found))))
-        corners = {name: np.ascontiguousarray(boxes[:, at]) for at, name in enumerate(("x1", "y1", "x2", "y2"))}
-        masks: list[bytes | None] = []
-        for each in found:
-            masks += _masks(each) or [None] * len(each)
-        return {name: column.take(of_frame) for name, column in about.items()} | values | corners | {"rle": masks}
     weak = [each.found[:0] if each.weak is None else each.weak for each in frames]
     weak_lists = {_WEAK + name: column for name, column in _lists(weak).items()}
     return about | {"n": list(map(len, found))} | _lists(found) | weak_lists
 
 
-def _values(found: Sequence[Detections]) -> tuple[dict[str, Any], NDArray[np.float32]]:
-    """Values of all detections, by column, and their boxes, float32 [n, 4]."""
+def _lists(found: Sequence[Detections]) -> dict[str, Any]:
+    """Columns with a list per frame, by name."""
     pa = arrow()
+    kinds = {field.name: field.type for field in schema()}
+    offsets = pa.array(np.cumsum([0, *map(len, found)]), pa.int32())
+    boxes = pa.array(np.concatenate([each.xyxy for each in found]).ravel())
     values = {
         "class_id": pa.array(np.concatenate([each.class_id for each in found])),
         "class_name": pa.array(list(chain.from_iterable(map(_class_names, found))), pa.string()),
         "confidence": pa.array(np.concatenate([each.confidence for each in found])),
+        "xyxy": pa.FixedSizeListArray.from_arrays(boxes, type=kinds["xyxy"].value_type),
     }
-    return values, np.concatenate([each.xyxy for each in found])
-
-
-def _lists(found: Sequence[Detections]) -> dict[str, Any]:
-    """Columns with a list per frame, by name."""
-    pa, (values, boxes) = arrow(), _values(found)
-    kinds = {field.name: field.type for field in schema("frame")}
-    offsets = pa.array(np.cumsum([0, *map(len, found)]), pa.int32())
-    values["xyxy"] = pa.FixedSizeListArray.from_arrays(pa.array(boxes.ravel()), type=kinds["xyxy"].value_type)
     lists = {name: pa.ListArray.from_arrays(offsets, each, type=kinds[name]) for name, each in values.items()}
     tracks = {name: [getattr(each, name) for each in found] for name in _TRACKS}
     return lists | tracks | {"rle": list(map(_masks, found))}
@@ -272,7 +229,7 @@ def _class_names(found: Detections) -> list[str]:
 
 
 def read_frames(batch: pyarrow.RecordBatch, class_names: Mapping[int, str]) -> Iterator[FoundFrame]:
-    """Convert rows of the kind "frame" back to frames, equal to those given to `TableBuilder.add`.
+    """Convert rows back to frames, equal to those given to `TableBuilder.add`.
 
     Args:
         batch: Rows of a part.

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from maskjet.config import EngineConfig
-from maskjet.jobs.rows import check_kind
 from maskjet.media.selection import select_frames
 from maskjet.media.video_index import Entry
 
@@ -85,7 +84,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Settings:
-    """How segments are processed: model, thresholds, classes, rows."""
+    """How segments are processed: model, thresholds, classes."""
 
     model: str = "demo"
     """A model of `maskjet.load`."""
@@ -99,8 +98,6 @@ class Settings:
     """Names of the classes to report; None for all."""
     every: int = 1
     """Take one frame of a video in this many: those whose index is a multiple of it."""
-    rows: str = "frame"
-    """Kind of the output's rows, "frame" or "detection"."""
     config: EngineConfig = field(default_factory=EngineConfig)
     """Engine settings; workers replace the device by their own."""
     track: bool = False
@@ -110,7 +107,6 @@ class Settings:
 
     def __post_init__(self) -> None:
         select_frames(self.every)  # raises
-        check_kind(self.rows, track=self.track)
 
     def with_absolute_paths(self) -> Settings:
         """Make paths of model and weights absolute, as workers may have another current folder."""
@@ -149,7 +145,7 @@ class Settings:
             "class_thresholds": dict(self.class_thresholds),
             "classes": None if self.classes is None else list(self.classes),
             "every": self.every,
-            "rows": self.rows,
+            "rows": "frame",  # as in results from when there were others
             **{name: getattr(self.config, name) for name in _CHANGING_RESULTS},
         }
 

@@ -25,7 +25,7 @@ from maskjet.errors import (
 )
 from maskjet.jobs.folders import open_folder
 from maskjet.jobs.ledger import note_failures
-from maskjet.jobs.markers import TRIES, Markers, of_segment
+from maskjet.jobs.markers import STOPPING, TRIES, Markers, of_segment
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.processing import process
 from maskjet.jobs.rows import metadata, with_metadata
@@ -114,8 +114,8 @@ class Worker:
 
     Args:
         orders: In JSON types: settings; device, the worker's own; streams, the number of segments that it processes at
-            a time; out, the output folder; facts, further metadata of each part; run, the marker of the driver's run,
-            without which no segment is begun.
+            a time; out, the output folder; facts, further metadata of each part; run, the name of the driver's run,
+            as `Markers` take it.
 
     Raises:
         InputError, CheckpointError, UnsupportedError: As `maskjet.load`; or the driver is of another version.
@@ -130,8 +130,8 @@ class Worker:
                 f"{self._facts['version']}."
             )
         self._folder, self._parts = open_folder(orders["out"]), Parts(orders["out"])
-        self._markers = Markers(self._folder)
-        self._run, self._lock = orders["run"], _SharedLock()
+        self._markers = Markers(self._folder, orders["run"])
+        self._lock = _SharedLock()
         config = replace(self._settings.config, device=orders["device"])
         self.model = open_model(self._settings, config)
         if digest_weights(self._settings) != self._facts["settings"]["weights"]:  # parts would have the wrong name
@@ -168,7 +168,7 @@ class Worker:
             The outcome; None if the segment was not begun, as the job is stopping.
 
         Raises:
-            OutputError: The part can't be written.
+            OutputError: The part can't be written, or a later job works on the folder.
             DeviceError: The device failed, and the process must end.
         """
         with self._lock.hold():
@@ -183,7 +183,7 @@ class Worker:
         outcome = None
         if self._parts.has(part):  # of a worker that died before it answered
             outcome = outcome_of(part, segment, self._parts.about(part))
-        elif self._run in names:
+        elif STOPPING not in names:
             begun.append(f"{part}.{len(begun) + 1}")
             self._markers.put(begun[-1])
             if len(begun) > TRIES:
@@ -212,8 +212,8 @@ class Worker:
     def _try(self, part: str, segment: Segment) -> tuple[Outcome, pyarrow.Table | None]:
         """Process a segment once; returns the outcome, and the part's table unless all failed."""
         try:
-            rows, every, track = self._settings.rows, self._settings.every, self._settings.track
-            table = process(segment, self.model, rows=rows, every=every, track=track, decoding=self._decoding)
+            every, track = self._settings.every, self._settings.track
+            table = process(segment, self.model, every=every, track=track, decoding=self._decoding)
         except (OutputError, DeviceError):
             raise
         except MaskjetError as error:

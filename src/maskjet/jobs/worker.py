@@ -63,7 +63,7 @@ class Actor:
         self._resources.enter_context(process.garbage_frozen())
         self._error: dict[str, Any] | None = None
         try:
-            Markers(open_folder(orders["out"])).put(ARRIVED)
+            Markers(open_folder(orders["out"]), orders["run"]).put(ARRIVED)
             limits.read_environment()
             self._worker = Worker(orders)
         except Exception as error:

@@ -23,7 +23,7 @@ from maskjet.files import is_file_url
 from maskjet.media.animations import is_animated_png
 
 if TYPE_CHECKING:
-    from maskjet.media.fenced_urls import Fence
+    from maskjet.media.fenced_urls import Resolve
 
 _OPEN_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 10.0
@@ -139,11 +139,11 @@ def _in_thread(work: Callable[[], _T], patience_s: float | None = None) -> _T:
 
 
 def open_container(
-    name: str, hwaccel: HWAccel | None = None, *, number: int | None = None, fence: Fence | None = None
+    name: str, hwaccel: HWAccel | None = None, *, number: int | None = None, resolve: Resolve | None = None
 ) -> av.container.InputContainer:
     """Open a file, camera or URL that has video; with `hwaccel`, a GPU decodes it if it can.
 
-    `number` is the stream's that is to be read, see `video_of`; `fence` opens a URL whose host is to be checked.
+    `number` is the stream's that is to be read, see `video_of`; `resolve` checks the host of a URL, see `by_address`.
 
     Raises:
         SourceError: It can't be opened, has no such stream or none that FFmpeg decodes, or its frames are too large.
@@ -156,18 +156,16 @@ def open_container(
         options["rtsp_transport"] = "tcp"
     location = name if is_stream(name) else f"file:{name}"  # with the protocol, or "12:00.mp4" would be read as one
     with ExitStack() as undo, translate_ffmpeg_errors(shown):
-        if fence is not None:
-            undo.callback(fence.close)
-            if name.startswith(("http:", "https:")):
-                options["protocol_whitelist"] = "none"
-            else:  # without "rtsp", FFmpeg follows no redirect
-                location, options["protocol_whitelist"] = fence.by_address(name), "tcp,tls"
+        if resolve is not None:
+            from maskjet.media.fenced_urls import by_address
+
+            location, own = by_address(name, resolve)
+            options |= own
         container: av.container.InputContainer = av.open(
             location,
             format="v4l2" if is_device else "apng" if not is_stream(name) and is_animated_png(Path(name)) else None,
             options=options,
             hwaccel=hwaccel,
-            io_open=None if fence is None else fence.open,
             timeout=(_OPEN_TIMEOUT_S, READ_TIMEOUT_S),
             **_METADATA,
         )

@@ -19,7 +19,7 @@ from maskjet.media.source import DEFAULT_OPENING, Frame, Opening, Source
 from maskjet.media.videos import VideoSource
 
 if TYPE_CHECKING:
-    from maskjet.media.fenced_urls import Fence
+    from maskjet.media.fenced_urls import Resolve
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
 _HELD_S = 60.0  # after success that held so long, waits are short again
@@ -222,8 +222,8 @@ class LiveSource(Source):
         _log.info("%r is connected again after %.1f s", self.name, gap_s)
 
 
-def open_stream(url: str, opening: Opening = DEFAULT_OPENING, fence: Fence | None = None) -> Source:
-    """Open a camera or URL; a `fence` opens a URL whose host is to be checked, each time.
+def open_stream(url: str, opening: Opening = DEFAULT_OPENING, resolve: Resolve | None = None) -> Source:
+    """Open a camera or URL; `resolve` checks the host of a URL each time.
 
     Returns:
         A `LiveSource`, or a `VideoSource` if it is no live source or not to be opened again.
@@ -235,7 +235,7 @@ def open_stream(url: str, opening: Opening = DEFAULT_OPENING, fence: Fence | Non
     """
 
     def connect(chosen: Selection) -> VideoSource:
-        return VideoSource(url, chosen, opening.decoding, fence)
+        return VideoSource(url, chosen, opening.decoding, resolve)
 
     first = connect(opening.selection)
     if not (first.is_live and opening.reconnect_for):

@@ -42,7 +42,7 @@ from maskjet.media.video_index import MOST_PASSED, SEEKABLE, Entry, find_entry
 if TYPE_CHECKING:
     from av.codec.hwaccel import HWAccel
 
-    from maskjet.media.fenced_urls import Fence
+    from maskjet.media.fenced_urls import Resolve
     from maskjet.media.picture import Picture
 
 _T = TypeVar("_T")
@@ -72,7 +72,7 @@ class VideoSource(Source):
         name: Path, device file or URL.
         selection: Frames to give; a live source has no start.
         decoding: Where it is decoded. A GPU does not notice damage inside of a frame's data, and shows other traces.
-        fence: Opens a URL whose host is to be checked.
+        resolve: Checks the host of a URL, see `maskjet.media.fenced_urls`.
 
     Raises:
         SourceError: The source can't be opened, has no video, or has no frame that can be decoded.
@@ -90,10 +90,10 @@ class VideoSource(Source):
         name: str,
         selection: Selection = EVERYTHING,
         decoding: Decoding = ON_CPU,
-        fence: Fence | None = None,
+        resolve: Resolve | None = None,
     ) -> None:
         super().__init__(shown_name(name))
-        self._url, self._fence = name, fence
+        self._url, self._resolve = name, resolve
         self.files = files_of(name)
         self._selection = selection
         self._is_reading = threading.Lock()
@@ -168,7 +168,7 @@ class VideoSource(Source):
         return self._opened()
 
     def _opened(self, hwaccel: HWAccel | None = None) -> av.container.InputContainer:
-        return open_container(self._url, hwaccel, number=self._selection.video_stream, fence=self._fence)
+        return open_container(self._url, hwaccel, number=self._selection.video_stream, resolve=self._resolve)
 
     def _video_in(self, container: av.container.InputContainer) -> av.VideoStream:
         return video_of(container, self._selection.video_stream)
@@ -252,8 +252,6 @@ class VideoSource(Source):
         """Close it and free its decoder, which its stream and the pictures that are not shown yet keep."""
         with self._decoding.alone():
             self._container.close()
-            if self._fence is not None:
-                self._fence.close()
             for keeper in ("_frames", "_stream", "_losses"):
                 vars(self).pop(keeper, None)
 

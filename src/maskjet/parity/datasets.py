@@ -69,10 +69,10 @@ class DataSet(Images):
             raise InputError(f"the images must be those of the dump, number {number}, {name!r}, is not listed.")
         return to_image(self._place.images / name, "image")
 
-    def open(self, start: int = 0) -> Source:
-        """Open the images as a source; its `bad_frames` include those before position `start`."""
+    def open(self) -> Source:
+        """Open the images as a source."""
         names = {str(self._place.images / name): name for name in self._listed}
-        return open_from(ListSource([*map(Path, names)], str(self.folder)), self.kind, start, names)
+        return open_from(ListSource([*map(Path, names)], str(self.folder)), self.kind, names)
 
     def truth(self) -> dict[str, Any]:
         """The data set as a COCO one; raises SourceError if it can't be read, InputError on an invalid entry."""

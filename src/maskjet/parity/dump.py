@@ -6,12 +6,11 @@ The header states the format's version; files of other versions are refused. `du
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from itertools import count, islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from maskjet import coco_rle
 from maskjet.detections import Detections, coco_annotations
 from maskjet.errors import InputError, SourceError, translate_errors
-from maskjet.media.frames import Frame
+from maskjet.media.frames import Frame, Source
 from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity import dump_file
@@ -29,7 +28,6 @@ from maskjet.parity.images import Images, digest
 from maskjet.parity.variants import DetectorVariant, describe_run
 
 _FORMAT, _VERSION = "maskjet dump", 1
-_PART = 250  # images per file while a dump is being made; an interruption loses at most these
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,19 +218,15 @@ def write_dump(
 ) -> Dump:
     """Run a variant on images and write its detections to a file.
 
-    Meanwhile, finished parts are kept in a folder beside the file. After an interruption the next call with the same
-    arguments continues after the last part. A damaged part and those after it are made again.
-
     Args:
-        path: The file to write, .npz.
+        path: The file to write, .npz; it appears when the dump is complete.
         variant: The variant to run.
         network: The network, in eval mode, float32, on the CPU.
         images: The images to run on. Those that can't be read are left out; `Dump.skipped` gives the reasons.
-        on_progress: Called after each image, those of an interrupted call included.
+        on_progress: Called after each image.
 
     Raises:
-        InputError: The parts are of another variant, other images, another machine or other versions; or no image can
-            be read, or one occurs twice.
+        InputError: No image can be read, or one occurs twice.
         OutputError: The file can't be written.
         SourceError: The source of the images can't be read.
         UnsupportedError: The variant can't run on this machine.
@@ -240,76 +234,10 @@ def write_dump(
     empty = Dump(variant.identify(network), describe_run(), images.describe(), [], [], [])
     with translate_errors(InputError, f"{str(path)!r} can't be begun"):
         dump_file.check_header(dump_file.as_json(empty._header()))
-    parts = _Parts(path, empty)
-    done = parts.load(images)
-    start = sum(len(part.names) for part in done)
-    for _ in range(start):
-        on_progress()
-    source = images.open(start)
-    rows = _detect(variant.run(network, source), on_progress)
-    while part := list(islice(rows, _PART)):
-        done.append(_with_rows(empty, part))
-        parts.add(done[-1])
-    skipped = [_as_text(reason) for _, reason in source.bad_frames]
-    if not done:
-        raise InputError(f"images must have one that can be read, got {skipped or 'none'}.")
-    whole = _with_rows(empty, [row for part in done for row in zip(part.names, part.digests, part.found, strict=True)])
-    whole = replace(whole, skipped=skipped)
+    source = images.open()
+    whole = _fill(empty, source, variant.run(network, source), on_progress)
     whole.save(path)
-    parts.remove()
     return whole
-
-
-class _Parts:
-    """The finished parts of a dump, as files in a folder beside it; `empty` is the dump without images."""
-
-    def __init__(self, path: Path, empty: Dump) -> None:
-        self._path, self._folder = path, path.with_name(path.name + ".parts")
-        self._empty = empty
-        self._number = 0  # of the next part
-
-    def load(self, images: Images) -> list[Dump]:
-        """Read the parts in order, up to the first that is missing or damaged."""
-        found: list[Dump] = []
-        with suppress(SourceError):
-            for self._number in count():
-                part = Dump.load(self._file(self._number))
-                self._check_origin(part)
-                found.append(part)
-        self._check_images(images, [row for part in found for row in zip(part.names, part.digests, strict=True)])
-        return found
-
-    def add(self, part: Dump) -> None:
-        """Write the next part."""
-        part.save(self._file(self._number))
-        self._number += 1
-
-    def remove(self) -> None:
-        """Remove all parts."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _file(self, number: int) -> Path:
-        return self._folder / f"{number:06}.npz"
-
-    def _check_origin(self, part: Dump) -> None:
-        variant, images, run = dump_file.as_json([self._empty.variant, self._empty.images, self._empty.run])
-        if (part.variant, part.images) != (variant, images):
-            raise self._begun_with("another variant or other images")
-        if _select_versions(part.run) != _select_versions(run):
-            raise self._begun_with("another machine or other versions")
-
-    def _check_images(self, images: Images, rows: Sequence[tuple[str, str]]) -> None:
-        """Check that the images of finished parts have not changed since."""
-        last = -1
-        for number, name, image in images.reread(len(rows)):
-            last = number
-            if rows[number] != (_as_text(name), digest(image)):
-                raise self._begun_with(f"other images: number {number} was {rows[number][0]!r}")
-        if last < len(rows) - 1:
-            raise self._begun_with(f"other images: there were {len(rows)}, now there are {last + 1}")
-
-    def _begun_with(self, what: str) -> InputError:
-        return InputError(f"{str(self._path)!r} was begun with {what}; remove {str(self._folder)!r}.")
 
 
 def collect(model: Model, images: Images, threshold: float, on_progress: Callable[[], object]) -> Dump:
@@ -317,30 +245,23 @@ def collect(model: Model, images: Images, threshold: float, on_progress: Callabl
     source = images.open()
     variant = {"name": model.spec.name, "program": "maskjet", "config": asdict(model.config), "threshold": threshold}
     with closing(model.stream(source, threshold=threshold)) as results:
-        rows = list(_detect(results, on_progress))
-    skipped = [_as_text(reason) for _, reason in source.bad_frames]
-    if not rows:
-        raise InputError(f"images must have one that can be read, got {skipped or 'none'}.")
-    return replace(_with_rows(Dump(variant, describe_run(), images.describe(), [], [], []), rows), skipped=skipped)
+        return _fill(Dump(variant, describe_run(), images.describe(), [], [], []), source, results, on_progress)
 
 
-def _detect(
-    results: Iterator[tuple[Frame, Detections]], on_progress: Callable[[], object]
-) -> Iterator[tuple[str, str, Detections]]:
-    """Yield each image's name, the digest of its pixels, and the detections."""
+def _fill(
+    empty: Dump, source: Source, results: Iterator[tuple[Frame, Detections]], on_progress: Callable[[], object]
+) -> Dump:
+    """The dump with each image's name, the digest of its pixels and the detections; InputError if there is no image."""
+    names, digests, found = [], [], []
     for frame, detections in results:
+        names.append(_as_text(frame.name))
+        digests.append(digest(frame.image))
+        found.append(detections)
         on_progress()
-        yield _as_text(frame.name), digest(frame.image), detections
-
-
-def _with_rows(empty: Dump, rows: Sequence[tuple[str, str, Detections]]) -> Dump:
-    names, digests, found = map(list, zip(*rows, strict=True))
-    return replace(empty, names=names, digests=digests, found=found)
-
-
-def _select_versions(run: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The machine and the versions, without facts that can't affect a result, such as the date."""
-    return run["cpu"], run["gpu"] and run["gpu"]["name"], run["versions"], run["commit"]
+    skipped = [_as_text(reason) for _, reason in source.bad_frames]
+    if not names:
+        raise InputError(f"images must have one that can be read, got {skipped or 'none'}.")
+    return replace(empty, names=names, digests=digests, found=found, skipped=skipped)
 
 
 def _as_text(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Measuring a model on a data set: `evaluate`, and its report, precision-recall curves and page as files."""
+"""Measuring a model on a data set: `evaluate`, and its report and page as files."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from maskjet.drawing.showing import encode
 from maskjet.files import replacing
 from maskjet.model import Model
 from maskjet.parity.closeups import draw_close_ups
 from maskjet.parity.coco import METRICS
-from maskjet.parity.curves import TITLES, draw_curves
 from maskjet.parity.datasets import DataSet
 from maskjet.parity.page import load_template
 from maskjet.parity.pair import Difference, DifferenceKind
@@ -24,6 +22,8 @@ _WORDS: Mapping[DifferenceKind, str] = {
     "added": "found, but not annotated",
     "class swapped": "found as another class",
 }
+_TITLES = {"bbox": "boxes", "segm": "masks"}
+_MOST_CURVES = 20  # of classes, those of the most things
 _MOST_CLASSES = 30  # of a confusion matrix that is shown
 
 
@@ -33,7 +33,7 @@ class _Kind(NamedTuple):
     kind: str
     title: str
     rows: Sequence[ClassScore]
-    curve: bytes
+    curves: Sequence[ClassScore]
 
 
 def evaluate(
@@ -56,7 +56,7 @@ def evaluate(
         data: Folder of a data set, in COCO's layout, CVAT's, Roboflow's or YOLO's; for YOLO's also its data.yaml.
         split: One of several parts; None for the only one, or else the one named val, valid or test, or so beginning.
         class_map: The model's class by the data set's, for those whose names differ.
-        out: A folder for report.json, page.html with the worst images, and precision-recall curves; None for none.
+        out: A folder for report.json, and page.html with precision-recall curves and the worst images; None for none.
         on_progress: Called after each image.
 
     Raises:
@@ -83,32 +83,26 @@ def evaluate(
 
 
 def write_evaluation(folder: Path, outcome: Outcome, images: DataSet) -> list[Path]:
-    """Write report.json, pr_boxes.png, pr_masks.png and page.html, which needs no other file; returns their paths.
+    """Write report.json and page.html, which needs no other file; returns their paths.
 
     Raises:
         OutputError: A file can't be written.
         SourceError: An image can't be read any more.
         InputError: An image has changed.
     """
-    report, kinds = outcome.report, []
-    paths = [folder / "report.json"]
-    report.write(paths[0])
-    for kind, title in TITLES.items():
-        rows = [m for m in report.measurements if m.kind == kind]
-        if rows:
-            picture = draw_curves(rows)
-            paths.append(folder / f"pr_{title}.png")
-            with replacing(paths[-1]) as temporary:
-                temporary.write(encode(picture, ".png"))
-            kinds.append(_Kind(kind, title, rows, encode(picture, ".webp")))
-    paths.append(folder / "page.html")
-    with replacing(paths[-1]) as temporary:
-        temporary.write(_render(outcome, kinds, images).encode())
+    paths = [folder / "report.json", folder / "page.html"]
+    outcome.report.write(paths[0])
+    with replacing(paths[1]) as temporary:
+        temporary.write(_render(outcome, images).encode())
     return paths
 
 
-def _render(outcome: Outcome, kinds: Sequence[_Kind], images: DataSet) -> str:
-    report = outcome.report
+def _render(outcome: Outcome, images: DataSet) -> str:
+    report, kinds = outcome.report, []
+    for kind, title in _TITLES.items():
+        if rows := [m for m in report.measurements if m.kind == kind]:
+            scored = sorted((m for m in rows[1:] if m.curve), key=lambda m: -m.things)
+            kinds.append(_Kind(kind, title, rows, [rows[0], *scored[:_MOST_CURVES]]))
     worst = find_worst(outcome.worst, outcome.truth, outcome.found, images, LOST)
     confusion, chosen = _choose_classes(report)
     return load_template("evaluation.html", _describe).render(

@@ -1,4 +1,4 @@
-"""The images that variants are compared on: in a fixed order, readable again from any position."""
+"""The images that variants are compared on: in a fixed order, readable again."""
 
 from __future__ import annotations
 
@@ -39,25 +39,20 @@ class Images(ABC):
     def length(self) -> int | None:
         """Number of images; None if that can't be known beforehand."""
 
-    def read(self, start: int = 0) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-        """Yield name and image, uint8 [H, W, 3] RGB, from position `start` on, without those that can't be decoded.
+    def read(self) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+        """Yield name and image, uint8 [H, W, 3] RGB, of those that can be decoded.
 
         A subclass has its own `read` or its own `open`; each of these uses the other.
         """
-        with self.open(start) as source:
+        with self.open() as source:
             for frame in source:
                 yield frame.name, frame.image
 
     def find(self, number: int, name: str) -> NDArray[np.uint8]:  # noqa: ARG002 - it changes if the folder is renamed
         """The image at a position; raises InputError without one."""
-        for _, image in self.read(number):
+        for _, image in islice(self.read(), number, None):
             return image
         raise InputError(f"number must be one of the images, there is no number {number}.")
-
-    def reread(self, stop: int) -> Iterator[tuple[int, str, NDArray[np.uint8]]]:
-        """Yield position, name and image of those before `stop` that may have changed since the first reading."""
-        for number, (name, image) in zip(range(stop), self.read(), strict=False):
-            yield number, name, image
 
     def truth(self) -> dict[str, Any] | None:
         """The annotations as a COCO data set, whose file names are the images' names; None if there are none."""
@@ -67,10 +62,9 @@ class Images(ABC):
         """Kind and fields as JSON types; `streets_from` reads those of `Traffic`."""
         return {"kind": self.kind, **{name: str(v) if isinstance(v, Path) else v for name, v in asdict(self).items()}}  # type: ignore[call-overload]
 
-    def open(self, start: int = 0) -> Source:
+    def open(self) -> Source:
         """Open the images as a source for `Model.stream`; frames have the images' names."""
-        length = self.length  # asked once: it lists a folder or opens a video
-        return _ImagesSource(self.kind, None if length is None else length - start, self.read(start))
+        return _ImagesSource(self.kind, self.length, self.read())
 
 
 @dataclass(frozen=True)
@@ -97,20 +91,15 @@ class Traffic(Images):
         """Number of images."""
         return self.count
 
-    def read(self, start: int = 0) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-        """Yield name and image from position `start` on."""
-        numbers = range(start, self.count)
+    def read(self) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+        """Yield name and image of each street."""
+        numbers = range(self.count)
         for number, image in zip(numbers, _map(partial(_draw, self), numbers), strict=True):
             yield self._name(number), image
 
     def find(self, number: int, name: str) -> NDArray[np.uint8]:  # noqa: ARG002
         """One street; any position has one, also beyond `count`."""
         return _draw(self, number)
-
-    def reread(self, stop: int) -> Iterator[tuple[int, str, NDArray[np.uint8]]]:
-        """Only the last one: streets change only, and then all together, with the version that draws them."""
-        if stop:
-            yield stop - 1, self._name(stop - 1), _draw(self, stop - 1)
 
     def truth(self) -> dict[str, Any]:
         """The things drawn on the streets, as a COCO data set."""
@@ -171,13 +160,13 @@ class Files(Images):
         with open_source(self.source) as opened:
             return opened.length
 
-    def open(self, start: int = 0) -> Source:
-        """Open the images as a source; its `bad_frames` include those before position `start`."""
+    def open(self) -> Source:
+        """Open the images as a source."""
         opened = open_source(self.source)
         if opened.is_live:
             opened.close()
             raise InputError(f"images must be the same every time, {self.source!r} is live.")
-        return open_from(opened, self.kind, start)
+        return open_from(opened, self.kind)
 
 
 def streets_from(description: Mapping[str, Any], count: int) -> Traffic:
@@ -207,10 +196,10 @@ def digest(image: NDArray[np.uint8]) -> str:
     return hashlib.blake2b(image.tobytes(), digest_size=8).hexdigest()
 
 
-def open_from(opened: Source, kind: str, start: int, names: Mapping[str, str] | None = None) -> Source:
-    """An opened source from position `start` on; `names` maps its frames' names to the images' where they differ."""
-    images = (((names or {}).get(frame.name, frame.name), frame.image) for frame in islice(opened, start, None))
-    return _ImagesSource(kind, None if opened.length is None else opened.length - start, images, opened)
+def open_from(opened: Source, kind: str, names: Mapping[str, str] | None = None) -> Source:
+    """Images of an opened source; `names` maps its frames' names to the images' where they differ."""
+    images = (((names or {}).get(frame.name, frame.name), frame.image) for frame in opened)
+    return _ImagesSource(kind, opened.length, images, opened)
 
 
 class _ImagesSource(Source):

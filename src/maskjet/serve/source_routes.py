@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Annotated, Any
 
@@ -135,25 +136,29 @@ async def events(request: Request, identity: _Id) -> Response:
     response_class=StreamingResponse,
 )
 async def preview(request: Request, identity: _Id) -> Response:
-    """Motion JPEG until the source ends. A viewer that is too slow gets the newest picture each time."""
+    """Motion JPEG until the source ends. A viewer that is too slow gets the newest pictures alone."""
     source = _sources(request).get(identity)
     media_type = f"multipart/x-mixed-replace; boundary={_BOUNDARY}"
     return StreamingResponse(_pictures(source), media_type=media_type, headers=_NO_STORE)
 
 
 async def _events(source: WatchedSource) -> AsyncIterator[str]:
-    with source.broadcast.subscribed() as subscriber:
+    with source.broadcast.subscribed() as results:
         yield ": from here on\n\n"
-        while (texts := await subscriber.take(_HEARTBEAT_S)) is not None:
-            yield "".join(texts) or ": nothing new\n\n"  # writing reveals a disconnect
+        text: str | None = ""
+        while text is not None:
+            try:
+                async with asyncio.timeout(_HEARTBEAT_S):
+                    text = await results.get()
+            except TimeoutError:
+                text = ": nothing new\n\n"  # writing reveals a disconnect
+            yield text or ""
 
 
 async def _pictures(source: WatchedSource) -> AsyncIterator[bytes]:
-    number = 0
     with source.broadcast.previewed() as pictures:
         yield f"--{_BOUNDARY}\r\n".encode()
-        while (newest := await pictures.after(number)) is not None:
-            number, picture = newest
+        while (picture := await pictures.get()) is not None:
             head = f"Content-Type: image/jpeg\r\nContent-Length: {len(picture)}\r\n\r\n"
             # The boundary at once: browsers show a picture when they see its end.
             yield head.encode() + picture + f"\r\n--{_BOUNDARY}\r\n".encode()

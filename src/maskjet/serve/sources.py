@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from maskjet.errors import DeviceError, MaskjetError
 from maskjet.media.containers import stream_named
-from maskjet.media.fenced_urls import Fence
 from maskjet.media.frames import open_source
 from maskjet.media.live import Retries, open_stream
 from maskjet.media.metering import Meter, SourceState
@@ -145,7 +144,7 @@ class WatchedSource:
         with closing(
             open_source(self._location, decoder=decoder)
             if stream is None
-            else open_stream(stream, Opening(decoding=decoder), Fence(resolve_host) if self._is_from_client else None)
+            else open_stream(stream, Opening(decoding=decoder), resolve_host if self._is_from_client else None)
         ) as opened:
             self._opened, self._state, self._error = opened, "running", None
             self._play(opened)
