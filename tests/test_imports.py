@@ -32,6 +32,7 @@ ROOMS = [
         "detection_fields",
         "detections",
         "tracking",
+        "tiling",
         "media.sinks",
         "engine",
         "networks",
