@@ -19,6 +19,14 @@ _MOST_OVERLAP = 0.9
 _MOST_SIDE = 2**31 - 1
 
 
+class Tiling(NamedTuple):
+    """How frames are cut; arguments of `cut_tiles`."""
+
+    tile: TileSize
+    overlap: float = 0.2
+    full: bool = True
+
+
 class Tile(NamedTuple):
     """A rectangle of a frame, in its pixels."""
 
