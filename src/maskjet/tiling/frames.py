@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from maskjet.detections import Detections
+from maskjet.detections import Detections, join
 from maskjet.engine.engine import Engine
 from maskjet.engine.pipeline import Finish, tensor_of
 from maskjet.engine.slot import Pixels
 from maskjet.media.frames import Frame
 from maskjet.media.picture import Picture
 from maskjet.ops.gpu import on_device
-from maskjet.tiling.layout import Tile, Tiling, check_tiling, cut_tiles
+from maskjet.tiling.layout import Tile, Tiling, cut_tiles
 from maskjet.tiling.merging import merge
 
 
@@ -50,7 +50,6 @@ class Tiles:
         threshold: float | None = None,
         finish: Finish | None = None,
     ) -> None:
-        check_tiling(*tiling)
         self._engine, self._tiling, self._most = engine, tiling, most
         self._threshold, self._finish = threshold, finish
         self._device = engine.steps.devices["preprocess"]
@@ -58,8 +57,8 @@ class Tiles:
 
     def cut(self, frame: Frame) -> list[TileFrame]:
         """The tiles of a frame, which is brought to the device once; raises InputError for too many."""
-        size_hw, (tile, overlap, full) = frame.size_hw, self._tiling
-        tiles = cut_tiles(size_hw, tile, overlap, self._engine.steps.input_hw(size_hw), full)
+        size_hw = frame.size_hw
+        tiles = cut_tiles(size_hw, input_hw=self._engine.steps.input_hw(size_hw), **asdict(self._tiling))
         pixels = frame.pixels
         with on_device(self._device):
             if isinstance(pixels, Picture):
@@ -90,7 +89,7 @@ class Tiles:
                 [each[rows == wanted] for each, rows in zip(every, are_reported, strict=True)]
                 for wanted in (True, False)
             )
-            merged = _join(*(merge(each, tiles, frame.size_hw, self._most) for each in (reported, weak)))[: self._most]
+            merged = join(*(merge(each, tiles, frame.size_hw, self._most) for each in (reported, weak)))[: self._most]
         return (frame, merged) if self._finish is None else self._finish(frame, merged)
 
 
@@ -99,14 +98,3 @@ def _view(pixels: Pixels, tile: Tile) -> Pixels:
     if isinstance(pixels, Picture):
         return replace(pixels, tile=tile)
     return pixels[tile.top : tile.top + tile.height, tile.left : tile.left + tile.width]
-
-
-def _join(first: Detections, second: Detections) -> Detections:
-    """Detections of one image, and others behind them."""
-    return replace(
-        first,
-        xyxy=np.concatenate([first.xyxy, second.xyxy]),
-        confidence=np.concatenate([first.confidence, second.confidence]),
-        class_id=np.concatenate([first.class_id, second.class_id]),
-        rle=None if first.rle is None or second.rle is None else first.rle + second.rle,
-    )
