@@ -55,10 +55,12 @@ class Tiles:
         self._device = engine.steps.devices["preprocess"]
         self._found: dict[Frame, dict[int, Detections]] = {}  # of frames that lack some, by tile
 
-    def cut(self, frame: Frame) -> list[TileFrame]:
-        """The tiles of a frame, which is brought to the device once; raises InputError for too many."""
+    def cut(self, frame: Frame) -> Sequence[Frame]:
+        """The tiles of a frame, which is brought to the device once, or the frame; raises InputError for too many."""
         size_hw = frame.size_hw
         tiles = cut_tiles(size_hw, input_hw=self._engine.steps.input_hw(size_hw), **asdict(self._tiling))
+        if len(tiles) == 1:
+            return [frame]
         pixels = frame.pixels
         with on_device(self._device):
             if isinstance(pixels, Picture):
@@ -71,8 +73,13 @@ class Tiles:
             for number, each in enumerate(tiles)
         ]
 
-    def finish(self, piece: TileFrame, found: Detections) -> tuple[Frame, Detections] | None:
+    def finish(self, piece: Frame, found: Detections) -> tuple[Frame, Detections] | None:
         """Take a tile's detections; with the last one of a frame, returns the frame and its own."""
+        if isinstance(piece, TileFrame):
+            return self._take(piece, found)
+        return self._report(piece, found[: self._most])
+
+    def _take(self, piece: TileFrame, found: Detections) -> tuple[Frame, Detections] | None:
         frame, tiles = piece.whole, piece.tiles
         parts = self._found.setdefault(frame, {})
         parts[piece.number] = found
@@ -90,7 +97,10 @@ class Tiles:
                 for wanted in (True, False)
             )
             merged = join(*(merge(each, tiles, frame.size_hw, self._most) for each in (reported, weak)))[: self._most]
-        return (frame, merged) if self._finish is None else self._finish(frame, merged)
+        return self._report(frame, merged)
+
+    def _report(self, frame: Frame, found: Detections) -> tuple[Frame, Detections] | None:
+        return (frame, found) if self._finish is None else self._finish(frame, found)
 
 
 def _view(pixels: Pixels, tile: Tile) -> Pixels:
