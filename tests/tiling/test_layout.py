@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maskjet.errors import InputError
-from maskjet.tiling.layout import MOST, MOST_AUTO, Tile, check_tiling, cut_tiles
+from maskjet.tiling.layout import MOST, MOST_AUTO, Tile, Tiling, cut_tiles, parse_tile
 
 SIDES = st.integers(1, 3000)
 TILES = st.one_of(st.just("auto"), st.integers(32, 4000), st.tuples(st.integers(32, 900), st.integers(32, 900)))
@@ -62,11 +62,6 @@ def test_tiles_of_frames_hardly_larger_than_one(size_hw, tile, expected):
     assert cut_tiles(size_hw, tile, 0.2, (312, 312), True) == expected
 
 
-def test_a_tile_knows_the_borders_of_its_frame():
-    tiles = cut_tiles((64, 100), 64, 0.2, (312, 312), True)
-    assert [each.borders((64, 100)) for each in tiles] == [(1, 1, 1, 0), (1, 0, 1, 1), (1, 1, 1, 1)]
-
-
 @pytest.mark.parametrize("tile", [32, (32, 640), "auto"])
 def test_huge_frames_are_refused_or_cut_without_counting_to_a_billion(tile):
     size_hw = 10**9, 2 * 10**9
@@ -95,4 +90,17 @@ def test_huge_frames_are_refused_or_cut_without_counting_to_a_billion(tile):
 )
 def test_arguments_are_checked(tile, overlap, full, match):
     with pytest.raises(InputError, match=match):
-        check_tiling(tile, overlap, full)
+        Tiling(tile, overlap, full)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("640", 640), ("640x480", (480, 640)), ("auto", "auto"), (None, None), ("99999", 99999)]
+)
+def test_a_text_states_a_size(text, expected):
+    assert parse_tile(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "640x", "1e3", "-640", "123456", "٦٤٠", "all"])
+def test_other_texts_are_refused(text):
+    with pytest.raises(InputError, match=r"^tile must be a side in pixels, WIDTHxHEIGHT or auto, got "):
+        parse_tile(text)

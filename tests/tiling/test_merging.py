@@ -92,9 +92,9 @@ def reference(tiles, seen, most=100):
     for t, (tile, some) in enumerate(zip(tiles, seen, strict=True)):
         for one in some:
             box = coco_rle.to_xyxy(coco_rle.encode(one.mask)[0])
-            sides = [box[1] <= tile.top, box[0] <= tile.left, box[3] >= tile.top + tile.height]
-            sides.append(box[2] >= tile.left + tile.width)
-            cuts = [at and not is_end for at, is_end in zip(sides, tile.borders(HW), strict=True)]
+            cuts = [box[1] <= tile.top > 0, box[0] <= tile.left > 0]
+            ends = (box[3], tile.top + tile.height, HW[0]), (box[2], tile.left + tile.width, HW[1])
+            cuts += [at >= end < side for at, end, side in ends]
             cuts = cuts if one.mask.any() else [False] * 4
             pieces.append({"tile": t, "cuts": cuts, "cut": any(cuts)} | one._asdict())
     pieces.sort(key=lambda one: -one["confidence"])

@@ -22,6 +22,7 @@ from maskjet.errors import InputError
 from maskjet.label_options import LabelOptions
 from maskjet.printing import printable
 from maskjet.spec import SPECS, TORCHVISION_NAMES
+from maskjet.tiling.layout import Tiling, parse_tile
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME = 48  # characters of a source's name on a terminal
 ENGINE_PANEL = "How the model runs"
+_TILES_PANEL = "For small things in large frames: overlapping tiles"
 _INPUT_PANEL = "How frames become the model's input"
 INPUT = ("input_size", "resize", "letterbox_color", "letterbox_place")
 """Fields of `EngineConfig` that say how frames become the network's input."""
@@ -114,10 +116,22 @@ def with_label_options(command: Callable[..., None]) -> Callable[..., None]:
     return with_options(command, "label_options", options, make_label_options)
 
 
+def with_tiling(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `Tiling`, in place of its parameter `tiling`."""
+    size = "Detect on tiles of this size in pixels; auto: the model's input, enlarged until there are at most 64."
+    options = [
+        optional("tile", str, "N|WIDTHxHEIGHT|auto", size, _TILES_PANEL),
+        optional("overlap", float, "SHARE", "Least overlap, 0 to 0.9 of a side. Not given: 0.2.", _TILES_PANEL),
+        optional("full", bool | None, "", "Whether to detect on whole frames, too; by default so.", _TILES_PANEL),
+    ]
+    by_name = {each.name: each for each in options}
+    return with_options(command, "tiling", by_name, lambda given: Tiling(parse_tile(given.pop("tile", None)), **given))
+
+
 def make_label_options(given: Mapping[str, Any]) -> LabelOptions:
-    """Make `LabelOptions` of options' values by name; None where one is not given."""
-    chosen = {name: value for name, value in given.items() if value is not None}
-    if (text := given["coco_categories"]) is not None:
+    """Make `LabelOptions` of the values of options that are given, by name."""
+    chosen = dict(given)
+    if (text := given.get("coco_categories")) is not None:
         pairs = [pair.rpartition("=") for pair in text.split(",")]
         if not all(name.strip() and number.strip().isdecimal() for name, _, number in pairs):
             raise InputError(f"coco_categories must be ids by name, as in car=3,bus=6, got {text!r}.")
@@ -131,11 +145,14 @@ def with_options(
     options: Mapping[str, inspect.Parameter],
     make: Callable[[dict[str, Any]], Any],
 ) -> Callable[..., None]:
-    """Give a command options, by name, in place of its parameter `name`, which `make` makes of their values by name."""
+    """Give a command options, by name, in place of its parameter `name`.
+
+    `make` makes that of the values of those that are given, by name.
+    """
 
     @functools.wraps(command)
     def run(**arguments: Any) -> None:
-        given = {option: arguments.pop(option) for option in options}
+        given = {option: value for option in options if (value := arguments.pop(option)) is not None}
         command(**{name: make(given)}, **arguments)
 
     signature = inspect.signature(command, eval_str=True)

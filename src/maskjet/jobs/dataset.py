@@ -91,5 +91,4 @@ class _Detector:
 
     def __call__(self, batch: pyarrow.Table) -> pyarrow.Table:
         segment = Segment.from_dict(json.loads(batch["segment"][0].as_py()))
-        rows, every, track = self._settings.rows, self._settings.every, self._settings.track
-        return process(segment, self._model, rows=rows, every=every, track=track)
+        return process(segment, self._model, **self._settings.processing())
