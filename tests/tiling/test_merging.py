@@ -10,7 +10,7 @@ from maskjet import coco_rle, limits
 from maskjet.detections import Detections
 from maskjet.errors import InputError
 from maskjet.tiling.layout import Tile, cut_tiles
-from maskjet.tiling.merging import AGREES, gather, merge, merge_pieces, to_runs
+from maskjet.tiling.merging import AGREES, merge, merge_tiles, to_runs
 
 HW = 64, 96
 SEAMS = cut_tiles(HW, 32, 0, (32, 32), full=False)
@@ -275,11 +275,11 @@ def test_frames_too_large_for_a_mask_give_runs_in_crops():
     side, corner = 50_000, 30_000
     tiles = [Tile(corner, corner, 64, 96), Tile(corner, corner + 96, 64, 96)]
     found = [found_in(FULL, [Seen(area(box))]) for box in ((20, 50, 30, 96), (20, 0, 30, 7))]
-    merged = merge_pieces(gather(found, tiles), (side, side), most=9)
-    (left, top, right, bottom), strips = merged.masks.boxes[0], merged.masks.strips
-    assert merged.masks.boxes.tolist() == [[corner + 50, corner + 20, corner + 103, corner + 30]]
-    crop = merged.masks._replace(strips=strips - np.array([left, top, top], np.int32))
-    assert to_runs(crop, (bottom - top, right - left)).unite().all()
+    strips = merge_tiles(found, tiles, (side, side), most=9).strips
+    assert len(strips) == 1
+    assert (strips[0][0] == (corner + 50, corner + 20, corner + 30)).all()
+    crop = to_runs([strips[0] - np.array((corner + 50, corner + 20, corner + 20), np.int32)], (10, 53))
+    assert crop.unite().all()
 
 
 def test_memory_is_bounded(monkeypatch):
