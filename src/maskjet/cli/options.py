@@ -123,7 +123,8 @@ def with_tiling(command: Callable[..., None]) -> Callable[..., None]:
         "overlap": (float, "SHARE", "Least overlap, 0 to 0.9 of a side. Not given: 0.2."),
         "full": (bool | None, "", "Whether to detect on whole frames, too; by default so."),
     }
-    options = {name: optional(name, *each, "For small things in large frames") for name, each in kinds.items()}
+    panel = "For small things in large frames"
+    options = {name: optional(name, kind, value, text, panel) for name, (kind, value, text) in kinds.items()}
     return with_options(command, "tiling", options, lambda given: Tiling(parse_tile(given.pop("tile", None)), **given))
 
 
