@@ -35,6 +35,7 @@ ROOMS = [
         "media.sinks",
         "engine",
         "networks",
+        "tiling",
         "report",
         "model",
     ],

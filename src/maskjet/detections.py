@@ -645,6 +645,18 @@ def assemble(
     return found
 
 
+def join(first: Detections, second: Detections) -> Detections:
+    """Detections of one image, and others of it behind them; without tracks."""
+    return Detections(
+        first.image_size,
+        np.concatenate([first.xyxy, second.xyxy]),
+        np.concatenate([first.confidence, second.confidence]),
+        np.concatenate([first.class_id, second.class_id]),
+        None if first.rle is None else [*first.rle, *(second.rle or ())],
+        first.class_names,
+    )
+
+
 def _to_compact(rles: Sequence[dict[str, Any]], size_hw: tuple[int, int]) -> Any:
     """A `CompactMask` made of each mask's own tight box, as masks may leave their detection's box.
 

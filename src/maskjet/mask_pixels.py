@@ -144,6 +144,21 @@ def drop_small_parts(pieces: NDArray[np.int32]) -> int:
     return kept
 
 
+@compiled("int64(int32[:, ::1], int64, int64[:, ::1])")
+def join_columns(pieces: NDArray[np.int32], height: int, spans: Spans) -> int:
+    """Write the runs of a mask's pieces, no two of which touch; returns their number."""
+    filled = 0
+    for k in range(len(pieces)):
+        column = np.int64(pieces[k, 0]) * height
+        start, end = column + pieces[k, 1], column + pieces[k, 2]
+        if filled and spans[filled - 1, 1] == start:  # goes on at the top of the next column
+            spans[filled - 1, 1] = end
+        else:
+            spans[filled, 0], spans[filled, 1] = start, end
+            filled += 1
+    return filled
+
+
 @compiled(
     "void(Array(int64, 2, 'C', True), Array(int64, 1, 'C', True), Array(int64, 2, 'C', True), int64, boolean,"
     " int64[:, ::1], int64[::1])"
@@ -160,17 +175,10 @@ def keep_spans(
     """Write the runs of masks' pixels in their windows, or perhaps of their large parts; no two of them touch."""
     filled, pieces = 0, np.empty((len(out), 3), np.int32)
     for mask in range(len(windows)):
-        begin = filled
         count = cut(spans[firsts[mask] : firsts[mask + 1]], height, windows[mask], pieces)
         if is_largest:
             count = drop_small_parts(pieces[:count])
-        for k in range(count):
-            start, end = pieces[k, 0] * height + pieces[k, 1], pieces[k, 0] * height + pieces[k, 2]
-            if filled > begin and out[filled - 1, 1] == start:  # goes on at the top of the next column
-                out[filled - 1, 1] = end
-            else:
-                out[filled, 0], out[filled, 1] = start, end
-                filled += 1
+        filled += join_columns(pieces[:count], height, out[filled:])
         out_firsts[mask + 1] = filled
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import torch
 
@@ -42,6 +42,8 @@ from maskjet.networks import Network, find_family, read_network
 from maskjet.ops.gpu import on_device
 from maskjet.report import Report, make_report
 from maskjet.spec import ClassNames, ModelSpec, name_classes
+from maskjet.tiling.frames import Tiles
+from maskjet.tiling.layout import TileSize, Tiling
 from maskjet.tracking import StreamTracking, Tracker, TrackerLike
 
 if TYPE_CHECKING:
@@ -52,6 +54,18 @@ __all__ = ["ImageLike", "Model", "Report", "Threshold", "load", "read_network"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+
+
+class _PredictOptions(TypedDict, total=False):
+    """Options of `Model.predict`."""
+
+    threshold: Threshold | None
+    classes: Sequence[str] | None
+    max_detections: int | None
+    decoder: Literal["cpu", "cuda"]
+    tile: TileSize | None
+    overlap: float
+    full: bool
 
 
 class Model:
@@ -93,25 +107,9 @@ class Model:
             self._engine = Engine(find_family(network).make_steps(network, config, self._choices.as_loaded))
 
     @overload
-    def predict(  # type: ignore[overload-overlap] # a str is a sequence
-        self,
-        images: ImageLike,
-        *,
-        threshold: Threshold | None = None,
-        classes: Sequence[str] | None = None,
-        max_detections: int | None = None,
-        decoder: Literal["cpu", "cuda"] = "cpu",
-    ) -> Detections: ...
+    def predict(self, images: ImageLike, **options: Unpack[_PredictOptions]) -> Detections: ...  # type: ignore[overload-overlap] # a str is a sequence
     @overload
-    def predict(
-        self,
-        images: Sequence[ImageLike],
-        *,
-        threshold: Threshold | None = None,
-        classes: Sequence[str] | None = None,
-        max_detections: int | None = None,
-        decoder: Literal["cpu", "cuda"] = "cpu",
-    ) -> list[Detections]: ...
+    def predict(self, images: Sequence[ImageLike], **options: Unpack[_PredictOptions]) -> list[Detections]: ...
 
     def predict(
         self,
@@ -121,6 +119,9 @@ class Model:
         classes: Sequence[str] | None = None,
         max_detections: int | None = None,
         decoder: Literal["cpu", "cuda"] = "cpu",
+        tile: TileSize | None = None,
+        overlap: float = 0.2,
+        full: bool = True,
     ) -> Detections | list[Detections]:
         """Detect instances on one image or several; `model(images)` is the same.
 
@@ -138,13 +139,17 @@ class Model:
             max_detections: Most detections per image, the most confident ones, up to what the model was loaded with.
             decoder: What decodes JPEGs given as files or contents: "cpu", or "cuda", the model's GPU, which is faster
                 and at most 1 off in few pixels. JPEGs that it does not take go to the CPU, and `report()` counts them.
+            tile: For small things in large images, the size of overlapping tiles to detect on: a side in pixels, 32 or
+                more; (height, width); or "auto": the network's input, enlarged until there are at most 64 tiles.
+            overlap: Least overlap of tiles, 0..0.9 of their sides; larger than most things.
+            full: Whether to detect on the whole image, too, for things larger than tiles.
 
         Returns:
             The detections, most confident first; for a list or a batch a list, one per image in its order. Type
             checkers take an array for one image: `list(batch)` is the same as `batch`, and they know it.
 
         Raises:
-            InputError: An argument is not as above.
+            InputError: An argument is not as above, or an image would have more than 256 tiles.
             SourceError: A file can't be read.
             UnsupportedError: The model is closed, or belongs to another process; or its device decodes no JPEGs.
             MissingDependencyError: decoder="cuda" needs `pip install "maskjet[gpu]"`.
@@ -159,6 +164,11 @@ class Model:
             True
         """
         postprocessing = self._choices.choose(threshold, classes, max_detections)
+        cutting: dict[str, Any] = {}
+        if tile is not None:
+            tiles = Tiles(self._engine, Tiling(tile, overlap, full), postprocessing.max_detections)
+            cutting = {"cut": tiles.cut, "finish": tiles.finish}
+            postprocessing = self._choices.choose(threshold, classes, None)
         decoding = choose_for_call(decoder, self.config)
         several = images if isinstance(images, list | tuple) else split_images(images, "images")
         given: Sequence[Any] = [images] if several is None else several
@@ -169,6 +179,7 @@ class Model:
                 len(given),
                 postprocessing,
                 all_cores=several is None or not any(map(is_encoded, given)),
+                **cutting,
             )
         is_batch = several is not None and several is not images
         for number, found in enumerate(every):
@@ -190,6 +201,9 @@ class Model:
         classes: Sequence[str] | None = None,
         max_detections: int | None = None,
         track: bool | TrackerLike = False,
+        tile: TileSize | None = None,
+        overlap: float = 0.2,
+        full: bool = True,
     ) -> Generator[tuple[Frame, Detections]]:
         """Detect instances frame by frame.
 
@@ -207,7 +221,7 @@ class Model:
             batch: Largest number of frames that the network sees at once. They have one size and come from all sources
                 in turn; a batch waits to be filled only while others are in flight. None is the number of sources, up
                 to `EngineConfig.batch`; for one folder, glob or list of images on a GPU, which RF-DETR takes in batches
-                of any sizes, it is `EngineConfig.batch` with `whole_batches`.
+                of any sizes, it is `EngineConfig.batch` with `whole_batches`. Of tiles it is that on a GPU, 1 on a CPU.
             drop_late: Whether a live source's waiting frames are dropped when a newer one comes. The drops are counted
                 in `Source.frames_dropped` and `report()`. Else all frames wait in line.
             whole_batches: Whether a batch always waits until it is full, or the next frame has another size, or the
@@ -221,6 +235,9 @@ class Model:
                 takes the place of a `maskjet.tracking.Tracker` per source. It gets weaker detections, too, behind those
                 that are reported: all above 0.1 of the classes with the lowest threshold, up to the most detections
                 that the model was loaded with.
+            tile: As in `predict`; so are the two below. Batches take tiles of several frames.
+            overlap: Least overlap of tiles, 0..0.9 of their sides.
+            full: Whether to detect on whole frames, too.
 
         Yields:
             Each frame with its detections, those of a source in order. A frame that can't be decoded is left out and
@@ -245,6 +262,8 @@ class Model:
         sources = split_sources(source)
         if batch is None:
             batch = min(len(sources), self.config.batch)
+            if tile is not None:
+                batch = self.config.batch if self._engine.steps.device.type == "cuda" else 1
             if self._engine.steps.device.type == "cuda" and isinstance(self.spec, ModelSpec) and not drop_late:
                 opened = open_images(sources[0], self.decoding()) if len(sources) == 1 else None
                 if opened is not None:
@@ -256,10 +275,16 @@ class Model:
         if whole_batches and (drop_late or len(sources) != 1):
             given = "drop_late" if drop_late else f"{len(sources)} sources"
             raise InputError(f"whole_batches must be False with {given}: it is for one source that is not live.")
-        finish = None
+        finish: pipeline.Finish | None = None
+        cut, reported = None, postprocessing
         if track is not False:
-            finish = StreamTracking(track, len(sources), postprocessing, self._engine.note).finish
-            postprocessing = self._choices.with_weak(postprocessing)
+            finish = StreamTracking(track, len(sources), reported, self._engine.note).finish
+            postprocessing = self._choices.with_weak(reported)
+        if tile is not None:
+            lowest = None if finish is None else reported.lowest
+            tiles = Tiles(self._engine, Tiling(tile, overlap, full), postprocessing.max_detections, lowest, finish)
+            cut, finish = tiles.cut, tiles.finish
+            postprocessing = self._choices.choose(threshold, classes, None) if lowest is None else postprocessing
         self._engine.check()
         with isolated(), on_device(self._engine.steps.device):
             self._engine.steps.prepare(batch)  # now, as it would delay the first frame
@@ -272,6 +297,7 @@ class Model:
             whole_batches=whole_batches,
             stop=stop,
             postprocessing=postprocessing,
+            cut=cut,
             finish=finish,
         )
 

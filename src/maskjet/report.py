@@ -44,6 +44,8 @@ class Report:
     and the memory that it shares with the slot's other graphs."""
     images: int
     """Images processed so far."""
+    tiles: int
+    """Tiles that images were cut into so far, with the whole images that were looked at besides."""
     detections: int
     """Detections returned so far."""
     dropped: int
@@ -61,11 +63,13 @@ class Report:
 
     def __str__(self) -> str:
         tracked = f", {self.tracks} tracks in {self.tracking_ms:.2f} ms per frame" if self.tracking_ms else ""
+        tiles = f" in {self.tiles} tiles" if self.tiles else ""
+        done = f"{self.images} images{tiles}, {self.detections} detections"
         rows = {
             **{name: getattr(self, name) for name in ("model", "device", "precision", "engine", "network", "resize")},
             **self.steps,
             **{f"graph {kind}": what for kind, what in self.graphs.items()},
-            "so far": f"{self.images} images, {self.detections} detections, {self.dropped} frames dropped{tracked}",
+            "so far": f"{done}, {self.dropped} frames dropped{tracked}",
             "fallbacks": ", ".join(f"{why}: {times}" for why, times in self.fallbacks.items()) or "none",
         }
         width = max(map(len, rows))
@@ -85,6 +89,7 @@ def make_report(name: str, engine: Engine) -> Report:
         steps={name: f"{choice.name} ({choice.why})" for name, choice in steps.choices.items()},
         graphs=engine.graphs(),
         images=engine.done["images"],
+        tiles=engine.done["tiles"],
         detections=engine.done["detections"],
         dropped=engine.done["dropped"],
         tracks=engine.done["tracks"],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from maskjet import traffic
+from maskjet import load, traffic
 from maskjet.cli import runs
 from maskjet.cli.options import progress_of
 from maskjet.cli.summary import Summary
@@ -95,6 +95,16 @@ class Camera(ListSource):
 
     def __init__(self, path, *_):
         super().__init__([path] * 4, "camera")
+
+
+@pytest.mark.parametrize("way", ["", " --side-by-side"])
+def test_tiles_are_those_of_stream(way, maskjet):
+    code, _, err = maskjet(f"run {OTHER} -o a.jsonl --tile 80x64 --overlap 0.1 --no-full --threshold 0.01{way}")
+    assert code == 0, err
+    with load("demo", device="cpu", input_size=(80, 80)) as model:
+        options = {"tile": (64, 80), "overlap": 0.1, "full": False, "threshold": 0.01}
+        expected = [len(found) for _, found in model.stream(OTHER, **options)]
+    assert [len(line["detections"]) for line in lines_of("a.jsonl")] == expected
 
 
 def test_late_frames_are_dropped_and_counted(monkeypatch, maskjet):
@@ -187,6 +197,11 @@ def test_a_terminal_shows_a_line_for_each_source(is_terminal, monkeypatch, capsy
             f"run {CLIP} {CLIP} -o a.mp4",
             "--out must contain {} for several sources, got 'a.mp4'; "
             "write for example 'out/{}.mp4': {} becomes each source's name.",
+        ),
+        (f"run {CLIP} -o a.jsonl --tile 16", "--tile must be 32 pixels or more"),
+        (
+            f"run {CLIP} -o a.jsonl --tile 64 --overlap 1",
+            "--overlap must be 0..0.9, a share of a tile's side, got 1.0.",
         ),
         (f"run {CLIP} -o a.jsonl --drop-late", "--drop-late must be False for '"),
         ("traffic video a.mp4 --size big", "--size must be one of 312, 720p, 1080p or WIDTHxHEIGHT, got 'big'"),

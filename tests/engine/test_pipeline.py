@@ -20,7 +20,7 @@ def test_images_of_one_kind_are_gathered_from_a_bounded_number_of_images() -> No
 
     seen: list[int] = []
     sizes = []
-    for batch in _gather(lambda size_hw: size_hw, load, len(heights), _MOST):
+    for batch in _gather(lambda size_hw: size_hw, ((number, load(number)) for number in range(100)), _MOST):
         seen += batch.items
         sizes.append(len(batch.items))
         assert len({heights[number] for number in batch.items}) == 1

@@ -13,6 +13,7 @@ from maskjet.jobs.ledger import FAILURES, Failures, Plan, note_failures
 from maskjet.jobs.parts import MANIFEST
 from maskjet.jobs.segments import Segment, Settings, SourceFile, digest
 from maskjet.media.keyframes import Entry
+from maskjet.tiling.layout import Tiling
 from tests.jobs.making import SETTINGS
 
 
@@ -105,12 +106,14 @@ def test_a_digest_tells_files_segments_and_settings_apart():
     some = Settings(threshold=0.3, class_thresholds={"car": 0.5}, classes=("car", "bus"), every=3, weights="a.pt")
     changes = [{"model": "rf-detr-seg-nano"}, {"threshold": 0.4}, {"class_thresholds": {"car": 0.4}}]
     changes += [{"classes": ("car",)}, {"every": 2}, {"track": True}]
+    changes += [{"tiling": Tiling(64)}, {"tiling": Tiling((64, 80))}, {"tiling": Tiling(64, full=False)}]
     settings = [some, *(Settings(**each) for each in changes)]
     names = {digest(each, SETTINGS) for each in (base, *others)}
     names |= {digest(base, each.identity(None)) for each in settings}
     names.add(digest(base, Settings().identity("another file's")))
     assert len(names) == 1 + len(others) + len(settings) + 1
-    assert Settings.from_dict(json.loads(json.dumps(some.as_dict()))) == some
+    for each in settings[:-2]:
+        assert Settings.from_dict(json.loads(json.dumps(each.as_dict()))) == each
     for each in (base, *others):
         assert Segment.from_dict(json.loads(json.dumps(each.as_dict()))) == each
 

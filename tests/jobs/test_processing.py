@@ -2,7 +2,7 @@
 
 import time
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import cv2
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from av.stream import Disposition
 
+from maskjet.config import EngineConfig
 from maskjet.errors import InputError, SourceError
 from maskjet.jobs import processing, storage
 from maskjet.jobs.planning import plan
@@ -20,8 +21,11 @@ from maskjet.media import ahead
 from maskjet.media.frames import Frame, ListSource
 from maskjet.media.images import decode_image
 from maskjet.media.keyframes import CannotEnterError, Entry, cut_video
+from maskjet.model import Model
+from maskjet.tiling.layout import UNCUT, Tiling
 from tests.jobs.making import images, video, write_street
 from tests.media.clips import join, write_video
+from tests.networks.test_network import tiny_network
 
 
 def frames_of(table):
@@ -168,14 +172,14 @@ def test_batches_are_always_the_same(model, pictures, taken, is_two_stage, monke
     sizes = [cv2.imread(name).shape for name, _ in taken]
     large, small = (96, 160, 3), (80, 96, 3)
     assert sizes == ([large] * 3 + [small] * 3 if is_two_stage else [large, small, small, large, small, large])
-    assert all(options == {"batch": 8, "whole_batches": True, "track": False} for _, options in taken)
+    assert all((options["batch"], options["whole_batches"]) == (8, True) for _, options in taken)
 
 
-@pytest.mark.parametrize("batch", [1, 4])
-def test_the_same_bytes_each_time(model, clip, pictures, batch, monkeypatch):
+@pytest.mark.parametrize(("batch", "tiling"), [(1, UNCUT), (4, UNCUT), (4, Tiling(80))])
+def test_the_same_bytes_each_time(model, clip, pictures, batch, tiling, monkeypatch):
     """However slowly frames come, and however many are ready when the network is."""
     segments = [video(clip), images(pictures)]
-    expected = [process(segment, model, batch=batch) for segment in segments]
+    expected = [process(segment, model, batch=batch, tiling=tiling) for segment in segments]
     open_part = processing.open_part
 
     def slowly(*args, **options):
@@ -191,7 +195,16 @@ def test_the_same_bytes_each_time(model, clip, pictures, batch, monkeypatch):
     monkeypatch.setattr(ahead, "decode_image", lambda *file: time.sleep(0.02) or decode_image(*file))
     monkeypatch.setattr(processing, "open_part", slowly)
     for segment, table in zip(segments, expected, strict=True):
-        assert process(segment, model, batch=batch).equals(table, check_metadata=True)
+        assert process(segment, model, batch=batch, tiling=tiling).equals(table, check_metadata=True)
+
+
+def test_tiles_with_what_tracking_needs(clip):
+    model, tiling = Model(tiny_network(), EngineConfig(device="cpu"), threshold=0.15), Tiling((64, 80), 0.1, full=False)
+    frames = frames_of(process(video(clip), model, track=True, tiling=tiling))
+    expected = [found.as_dict() for _, found in model.stream(str(clip), **asdict(tiling))]
+    assert [frame.found.as_dict() for frame in frames] == expected
+    assert any(each["detections"] for each in expected)
+    assert any(len(frame.weak) for frame in frames)
 
 
 def test_images_of_a_store(model, pictures, monkeypatch):

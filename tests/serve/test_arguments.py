@@ -47,7 +47,10 @@ def test_each_setting_can_be_given_or_says_where_it_is():
                 parse({each.name: default})
         else:
             given = (
-                default or {"threads": 2, "batch": 2, "source": "a.mp4", "insecure": True, "label": "{name}"}[each.name]
+                default
+                or {"threads": 2, "batch": 2, "source": "a.mp4", "insecure": True, "label": "{name}", "tile": "64"}[
+                    each.name
+                ]
             )
             expected = (given,) if each.name == "source" else given
             assert getattr(parse({each.name: given})[0].settings, each.name) == expected

@@ -24,7 +24,8 @@ from maskjet.media.decoding import Decoding
 from maskjet.media.images import decode_image
 from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.problems import ProblemError
-from maskjet.serve.tickets import Options, WholeJPEG
+from maskjet.serve.tickets import Answer, Options, WholeJPEG
+from maskjet.tiling.layout import Tiling
 from tests.serve.client import Held, encoded, problem_of, run, served
 
 
@@ -134,6 +135,20 @@ async def test_what_waits_is_batched_by_options_whatever_its_size():
         assert [answer.batch for answer in answers] == [1, 3, 3, 3, 1, 2, 2]
         assert [answer.detections.number for answer in answers] == list(range(7))
         assert all(answer.queue_s >= 0 and answer.predict_s > 0 for answer in answers)
+
+
+@run
+async def test_an_image_that_is_cut_fills_batches_alone_and_has_at_most_64_tiles():
+    async with started(batch=3, permits=1, is_held=True) as (dispatcher, model, _):
+        first = ask(dispatcher, picture(0))
+        await until(lambda: model.calls)
+        cut = Options(tiling=Tiling(32, 0.0))
+        waiting = [ask(dispatcher, np.zeros((height, 2, 3), np.uint8), cut) for height in (2048, 2080, 64)]
+        await until(lambda: dispatcher.depth == 3)
+        model.go.set()
+        answers = await asyncio.gather(first, *waiting, return_exceptions=True)
+        assert model.calls == [(1, 2, None), (1, 2048, None), (1, 64, None)]
+        assert [type(answer) for answer in answers] == [Answer, Answer, InputError, Answer]
 
 
 class FakeJPEGs:

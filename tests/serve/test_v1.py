@@ -37,9 +37,22 @@ async def test_options_are_those_of_predict(client, model, street):
         ({"threshold": "0.7"}, {"threshold": 0.7}),
         ({"threshold": ["car=0.9", "bus=0.1"]}, {"threshold": {"car": 0.9, "bus": 0.1}}),
         ({"classes": "car, bus", "max_detections": "2"}, {"classes": ["car", "bus"], "max_detections": 2}),
+        ({"tile": "200x180", "overlap": "0.1", "full": "false"}, {"tile": (180, 200), "overlap": 0.1, "full": False}),
     ):
         answer = await client.post("/v1/predict", content=encoded(street), params=query)
         assert answer.json() == model.predict(street, **options).as_dict()
+
+
+@run
+async def test_tiles_of_the_service_hold_where_a_request_says_nothing(model, street):
+    async with served({"demo": model}, tile="200x180", overlap=0.1, full=False) as client:
+        for query, options in (
+            ("", {"tile": (180, 200), "overlap": 0.1, "full": False}),
+            ("?full=true", {"tile": (180, 200), "overlap": 0.1}),
+            ("?tile=none", {}),
+        ):
+            answer = await client.post(f"/v1/predict{query}", content=encoded(street))
+            assert answer.json() == model.predict(street, **options).as_dict()
 
 
 @asking()
@@ -117,6 +130,11 @@ async def test_several_models_are_told_apart(model, street):
         ("max_detections=1.5", "max_detections must be a whole number, got '1.5'."),
         ("masks=dense", "masks must be one of rle, polygons, none, got 'dense'."),
         ("tolerance=-1", "tolerance must be pixels, 0..9999, got '-1'."),
+        ("tile=640p", "tile must be a side in pixels, WIDTHxHEIGHT or auto, got '640p'."),
+        ("tile=32", "tile must be 39 or larger, or 'auto', for frames of 320 × 180 pixels .*: at most 64 tiles, .*"),
+        ("tile=64&overlap=most", "overlap must be a number 0..0.9, got 'most'."),
+        ("tile=64&overlap=1", "overlap must be 0..0.9, a share of a tile's side, got 1.0."),
+        ("full=yes", "full must be true or false, got 'yes'."),
         ("treshold=0.5", "The query must have parameters .* got 'treshold'; did you mean 'threshold'.*"),
     ],
 )

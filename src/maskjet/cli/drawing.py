@@ -80,15 +80,15 @@ def with_style(command: Callable[..., None]) -> Callable[..., None]:
         panel, value = None if name == "draw" else _PANEL, bool | None if kind is bool else kind
         options[name] = optional(name, value, metavar, text, panel, _CHOICES.get(name, ()))
     return with_options(
-        command, "style", options, lambda given: lambda: (make_style(given), given["mask_pixels"] or "raw")
+        command, "style", options, lambda given: lambda: (make_style(given), given.get("mask_pixels", "raw"))
     )
 
 
 def make_style(given: Mapping[str, Any]) -> Style:
-    """Make a style of the options by name, None where not given; raises InputError if they don't go together."""
+    """Make a style of the values of options that are given, by name; raises InputError if they don't go together."""
     from maskjet.drawing import Cutout, DrawStyle, Redaction
 
-    values = {name: value for name, value in given.items() if value is not None}
+    values = dict(given)
     way, classes = _parse_draw(values.pop("draw", DRAWINGS[0]))
     if "palette" in values:
         values["palette"] = dict(item.rpartition("=")[::2] for item in split_list([values["palette"]]))

@@ -28,10 +28,12 @@ from maskjet.cli.options import (
     switch,
     video_stream_option,
     with_config,
+    with_tiling,
 )
 from maskjet.config import EngineConfig
 from maskjet.devices import SEGMENTS_PER_GPU
 from maskjet.errors import InputError
+from maskjet.tiling.layout import Tiling
 
 if TYPE_CHECKING:
     from maskjet.jobs.driver import Progress, Workers
@@ -87,6 +89,7 @@ job_app = typer.Typer(
 
 
 @add_command(job_app, _RUN_EXAMPLES, "run")
+@with_tiling
 @with_config(
     "precision", "runtime", "engine", "compile", "implementation", "resample", *INPUT, "decoder", "max_detections"
 )
@@ -117,6 +120,7 @@ def job(
             "gives things the same number in all frames of a video.",
         ),
     ] = False,
+    tiling: Tiling,
     recursive: Annotated[bool, switch("--recursive", "Search the sub-folders of folders.")] = False,
     every: Annotated[int, option("N", "Take one frame of a video in N.", panel=_PLAN_PANEL)] = 1,
     video_stream: Annotated[int | None, video_stream_option(_PLAN_PANEL)] = None,
@@ -183,6 +187,7 @@ def job(
         classes=tuple(split_list(classes)) or None,
         every=every,
         track=track,
+        tiling=tiling,
         config=config,
         jpeg_decoder=_jpeg_decoder(ray, devices, config),
     ).with_absolute_paths()

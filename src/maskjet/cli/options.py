@@ -22,6 +22,7 @@ from maskjet.errors import InputError
 from maskjet.label_options import LabelOptions
 from maskjet.printing import printable
 from maskjet.spec import SPECS, TORCHVISION_NAMES
+from maskjet.tiling.layout import Tiling, parse_tile
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
@@ -114,10 +115,23 @@ def with_label_options(command: Callable[..., None]) -> Callable[..., None]:
     return with_options(command, "label_options", options, make_label_options)
 
 
+def with_tiling(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `Tiling`, in place of its parameter `tiling`."""
+    size = "Detect on overlapping tiles of this size; auto: the model's input, enlarged until there are at most 64."
+    kinds: Any = {
+        "tile": (str, "N|WIDTHxHEIGHT|auto", size),
+        "overlap": (float, "SHARE", "Least overlap, 0 to 0.9 of a side. Not given: 0.2."),
+        "full": (bool | None, "", "Whether to detect on whole frames, too; by default so."),
+    }
+    panel = "For small things in large frames"
+    options = {name: optional(name, kind, value, text, panel) for name, (kind, value, text) in kinds.items()}
+    return with_options(command, "tiling", options, lambda given: Tiling(parse_tile(given.pop("tile", None)), **given))
+
+
 def make_label_options(given: Mapping[str, Any]) -> LabelOptions:
-    """Make `LabelOptions` of options' values by name; None where one is not given."""
-    chosen = {name: value for name, value in given.items() if value is not None}
-    if (text := given["coco_categories"]) is not None:
+    """Make `LabelOptions` of the values of options that are given, by name."""
+    chosen = dict(given)
+    if (text := given.get("coco_categories")) is not None:
         pairs = [pair.rpartition("=") for pair in text.split(",")]
         if not all(name.strip() and number.strip().isdecimal() for name, _, number in pairs):
             raise InputError(f"coco_categories must be ids by name, as in car=3,bus=6, got {text!r}.")
@@ -131,11 +145,11 @@ def with_options(
     options: Mapping[str, inspect.Parameter],
     make: Callable[[dict[str, Any]], Any],
 ) -> Callable[..., None]:
-    """Give a command options, by name, in place of its parameter `name`, which `make` makes of their values by name."""
+    """Give a command options in place of its parameter `name`, which `make` makes of those that are given, by name."""
 
     @functools.wraps(command)
     def run(**arguments: Any) -> None:
-        given = {option: arguments.pop(option) for option in options}
+        given = {option: value for option in options if (value := arguments.pop(option)) is not None}
         command(**{name: make(given)}, **arguments)
 
     signature = inspect.signature(command, eval_str=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,12 +27,14 @@ from maskjet.cli.options import (
     video_stream_option,
     with_config,
     with_label_options,
+    with_tiling,
 )
 from maskjet.cli.runs import Run, run_in_turn, run_together
 from maskjet.cli.summary import SourceSummary
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, OutputError
 from maskjet.label_options import LabelOptions
+from maskjet.tiling.layout import Tiling
 
 if TYPE_CHECKING:
     from maskjet.media.frames import UnopenedSource
@@ -72,6 +75,7 @@ class RunCommand(TyperCommand):
 
 @with_style
 @with_label_options
+@with_tiling
 @with_config(
     *("device", "precision", "runtime", "engine", "compile", "implementation", "resample", *INPUT, "decoder"),
     *("max_detections", "nvtx"),
@@ -147,6 +151,7 @@ def run(
             choices=_TRACKING,
         ),
     ] = None,
+    tiling: Tiling,
     drop_late: Annotated[
         bool,
         switch(
@@ -269,6 +274,7 @@ def run(
             "drop_late": drop_late,
             "threshold": by_class or None,
             "track": tracks,
+            **asdict(tiling),
         },
         in_two_passes=track == "two-pass",
         style=drawing,

@@ -52,10 +52,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _make_settings(given: dict[str, Any]) -> Settings:
-    chosen = {name: value for name, value in given.items() if value is not None}
-    if "source" in chosen:
-        chosen["source"] = tuple(chosen["source"])
-    return Settings(**chosen).with_token()
+    return Settings(**given | {"source": tuple(given.get("source", ()))}).with_token()
 
 
 def _option(name: str) -> inspect.Parameter:
@@ -69,7 +66,8 @@ def _option(name: str) -> inspect.Parameter:
     default = getattr(Settings, name)
     if kind is not bool and default not in (None, ()):
         text = f"{text} Not given: {default}."
-    metavar = {int: "N", float: "SECONDS", str: "TEXT"}.get(kind, "[NAME=]URL|PATH")
+    metavar = {int: "N", float: "SECONDS" if name.endswith("_s") else "SHARE", str: "TEXT"}.get(kind, "[NAME=]URL|PATH")
+    kind = bool | None if default is True else kind  # so that it can be switched off
     return optional(name, kind, metavar, text, None if name in _MAIN else _SETTINGS_PANEL)
 
 

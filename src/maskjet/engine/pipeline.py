@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -21,13 +21,15 @@ from maskjet.calls import Postprocessing
 from maskjet.detections import Detections
 from maskjet.engine.engine import Engine
 from maskjet.engine.reading import Readers
-from maskjet.engine.slot import Pixels, Slot
+from maskjet.engine.slot import Pixels, Slot, size_of
 from maskjet.errors import MaskjetError, UnsupportedError, device_error
 from maskjet.media.decoding import choose_decoding
 from maskjet.media.frames import Frame
 from maskjet.media.images import Image
 from maskjet.media.picture import Picture
 
+Finish = Callable[[Any, Detections], tuple[Any, Detections] | None]
+"""Makes of an item and what was found on it what is reported; None for nothing yet, as for a tile of several."""
 _AHEAD = 4  # batches' images of which `predict` holds until one of a kind is full
 
 
@@ -76,15 +78,14 @@ def run(
     open_feed: Callable[[], Feed],
     depth: int,
     postprocessing: Postprocessing | None = None,
-    finish: Callable[[Any, Detections], Detections] | None = None,
+    finish: Finish | None = None,
 ) -> Generator[tuple[Any, Detections]]:
     """Detect on the images of a feed, which is opened once the slots are lent, with up to `depth` batches in flight.
 
-    `finish` makes of an item and what was found on it what is reported, in the order of the feed, while the device
-    works on the next batch; None reports what was found.
+    `finish` is called in the order of the feed, while the device works on the next batch; None reports what was found.
 
     Yields:
-        Each item with its detections, in the order of the feed.
+        Each item with its detections, in the order of the feed, or whatever `finish` makes of them.
 
     Raises:
         DeviceError: The device failed on a batch; the batches before it were yielded.
@@ -112,10 +113,11 @@ def run(
                     raise device_error(batch, batch.index, error) from error
                 idle.append(batch.slot)
                 _submit(engine, feed, idle, in_flight, waits=False)
+                results = list(zip(batch.items, found, strict=True))
                 if finish is not None:
-                    found = list(map(finish, batch.items, found))
-                engine.note(images=len(found), detections=sum(len(each.class_id) for each in found))
-                yield from zip(batch.items, found, strict=True)
+                    results = [done for each in results if (done := finish(*each)) is not None]
+                engine.note(images=len(results), detections=sum(len(each.class_id) for _, each in results))
+                yield from results
         finally:
             engine.note(dropped=feed.dropped())
 
@@ -166,28 +168,27 @@ def tensor_of(pixels: Image | torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy())
 
 
-def _batch_of(images: Mapping[int, torch.Tensor], most: int) -> Batch:
-    """A batch of images by number, whose size is a power of two or `most`."""
-    numbers = list(images)
+def _batch_of(images: Mapping[int | Frame, Pixels], most: int) -> Batch:
+    """A batch of images by number or frame, whose size is a power of two or `most`."""
+    numbers = [each.index if isinstance(each, Frame) else each for each in images]
     size = min(1 << (len(images) - 1).bit_length(), most)
-    return Batch(partial("images{}".format, numbers), numbers[0], numbers, list(images.values()), size)
+    return Batch(partial("images{}".format, numbers), numbers[0], list(images), list(images.values()), size)
 
 
 def _gather(
-    kind_of: Callable[[tuple[int, int]], Hashable], load: Callable[[int], torch.Tensor], count: int, most: int
+    kind_of: Callable[[tuple[int, int]], Hashable], images: Iterable[tuple[int | Frame, Pixels]], most: int
 ) -> Generator[Batch]:
     """Batches of images, each of one kind and of at most `most`; a smaller one is padded to a power of two."""
-    waiting: dict[Hashable, dict[int, torch.Tensor]] = {}  # images of each kind, by number
-    for number in range(count):
-        image = load(number)
-        kind = kind_of((image.shape[0], image.shape[1]))
-        waiting.setdefault(kind, {})[number] = image
+    waiting: dict[Hashable, dict[int | Frame, Pixels]] = {}  # images of each kind
+    for item, image in images:
+        kind = kind_of(size_of(image))
+        waiting.setdefault(kind, {})[item] = image
         if len(waiting[kind]) == most:
             yield _batch_of(waiting.pop(kind), most)
         elif sum(map(len, waiting.values())) == _AHEAD * most:
             yield _batch_of(waiting.pop(max(waiting, key=lambda kind: len(waiting[kind]))), most)
-    for images in waiting.values():
-        yield _batch_of(images, most)
+    for left in waiting.values():
+        yield _batch_of(left, most)
 
 
 def stream(
@@ -200,7 +201,8 @@ def stream(
     whole_batches: bool = False,
     stop: threading.Event | None = None,
     postprocessing: Postprocessing | None = None,
-    finish: Callable[[Frame, Detections], Detections] | None = None,
+    cut: Callable[[Frame], Sequence[Frame]] | None = None,
+    finish: Finish | None = None,
 ) -> Generator[tuple[Frame, Detections]]:
     """Detect on the frames of sources, side by side, with up to `depth` batches of `batch` frames in flight.
 
@@ -227,6 +229,7 @@ def stream(
             kind_of=lambda frame: (isinstance(frame.pixels, Picture), kind_of(frame.size_hw)),
             decoding=decoding,
             on_fallback=engine.note_decoding,
+            cut=cut,
             drops_late=drops_late,
             whole_batches=whole_batches,
             stop=stop,
@@ -251,11 +254,14 @@ def predict(
     postprocessing: Postprocessing | None = None,
     *,
     all_cores: bool = True,
+    cut: Callable[[Frame], Sequence[Frame]] | None = None,
+    finish: Finish | None = None,
 ) -> list[Detections]:
     """Detect on images of any sizes, on any device; returns the detections of each image.
 
     `load` gives an image by number, uint8 [H, W, 3] RGB; it is called in order, each time when a batch is due. With
-    `all_cores` slots may keep cores busy, because no image is decoded ahead.
+    `all_cores` slots may keep cores busy, because no image is decoded ahead. `cut` makes several frames of an image's,
+    of which `finish` makes one again.
 
     Raises:
         DeviceError: The device failed; its `index` is the number of an image in the batch.
@@ -264,11 +270,17 @@ def predict(
     """
     if not count:
         return []
+    images: Iterable[tuple[int | Frame, Pixels]] = ((number, load(number)) for number in range(count))
     most = engine.steps.config.batch
+    if cut is not None:
+        most = most if engine.steps.device.type == "cuda" else 1  # see `_kinds`
+        whole = (Frame(number, None, load(number), "images", f"images[{number}]") for number in range(count))
+        images = ((piece, _pixels_of(piece)) for frame in whole for piece in cut(frame))
 
     def open_feed() -> Feed:
-        batches = _gather(_kinds(engine), load, count, most)
+        batches = _gather(_kinds(engine), images, most)
         return Feed(lambda **_: next(batches, None), batches.close, all_cores=all_cores)
 
-    found = dict(run(engine, open_feed, 1, postprocessing))
+    results = run(engine, open_feed, 1, postprocessing, finish)
+    found = {item.index if isinstance(item, Frame) else item: each for item, each in results}
     return [found[number] for number in range(count)]

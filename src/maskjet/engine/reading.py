@@ -29,7 +29,9 @@ class Readers:
         decoding: Where videos and JPEGs are decoded.
         on_fallback: Called with the reason why the CPU decodes instead, once per source, or per item of a list.
         room: Capacity of a source's queue in frames, at least 1; reading pauses while it is full.
-        drops_late: Whether a new frame replaces all of a full queue, whose frames count as dropped.
+        cut: Makes of a frame those to take in its place, in the thread that reads it; they are queued together.
+        drops_late: Whether a new frame replaces the last one in the queue, which counts as dropped, but is left once
+            a part of what `cut` made of it was taken.
         whole_batches: Whether `take` waits until a batch is full, so that the same frames share a batch whatever the
             timing; for one source, with room for two batches.
         stop: Once it is set, `take` returns no more frames and stops waiting.
@@ -43,11 +45,13 @@ class Readers:
         kind_of: Callable[[Frame], Hashable] = lambda _: None,
         decoding: Decoding = ON_CPU,
         on_fallback: Callable[[str], object] = lambda _: None,
+        cut: Callable[[Frame], Sequence[Frame]] | None = None,
         drops_late: bool = False,
         whole_batches: bool = False,
         stop: threading.Event | None = None,
     ) -> None:
-        self._kind_of, self._decoding, self._on_fallback, self._room = kind_of, decoding, on_fallback, room
+        self._kind_of, self._cut, self._room = kind_of, cut, room
+        self._decoding, self._on_fallback = decoding, on_fallback
         self._drops_late, self._whole_batches = drops_late, whole_batches
         self._stop = stop or threading.Event()
         self._lock = threading.Lock()
@@ -173,16 +177,18 @@ class Readers:
         if queue.number:
             # dataclasses.replace takes three times as long, which counts at thousands of frames per second.
             frame = Frame(frame.index, frame.time_s, frame.pixels, frame.source, frame.name, queue.number)
+        pieces = [frame] if self._cut is None else self._cut(frame)
         with self._lock:
-            if self._drops_late and len(queue.frames) >= self._room:
-                source.frames_dropped += len(queue.frames)
-                queue.dropped += len(queue.frames)
-                queue.frames.clear()
-            while len(queue.frames) >= self._room and not self._is_closed:
+            if self._drops_late and len(queue.frames) >= queue.last > 0:
+                source.frames_dropped += 1
+                queue.dropped += 1
+                for _ in range(queue.last):
+                    queue.frames.pop()
+            while len(queue.frames) >= self._room and not (self._is_closed or self._drops_late):
                 queue.is_waiting = True
                 queue.has_room.wait()
-            queue.is_waiting = False
-            queue.frames.append(frame)
+            queue.is_waiting, queue.last = False, len(pieces)
+            queue.frames += pieces
             if not self._whole_batches or self._has_batch(self._wanted):  # waking a thread takes as long as the rest
                 self._arrived.notify_all()
             return not self._is_closed
@@ -200,6 +206,7 @@ class _Queue:
         self.error: BaseException | None = None
         self.is_reading = True
         self.dropped = 0
+        self.last = 0  # pieces of the frame that came last, all behind those of others
 
 
 def _check_is_live(source: Source) -> None:

@@ -46,7 +46,7 @@ Pixels = torch.Tensor | Picture
 """A frame: uint8 [H, W, 3] RGB, or NV12."""
 
 
-def _size_of(frame: Pixels) -> tuple[int, int]:
+def size_of(frame: Pixels) -> tuple[int, int]:
     """(height, width) of a frame, in pixels."""
     return frame.size_hw if isinstance(frame, Picture) else (frame.shape[0], frame.shape[1])
 
@@ -114,7 +114,7 @@ class EagerSlot:
         steps, images = self._steps, self._images
         with self._is_working, on_device(steps.device):
             self._postprocess = _update(self._postprocess, steps, self.postprocessing)
-            sizes = [_size_of(image) for image in images]
+            sizes = [size_of(image) for image in images]
             input_hw, work = steps.input_hw(sizes[0]), self._work
             described = [steps.describe(size_hw) for size_hw in sizes]
             if work is None or (work.batch, work.input_hw) != (len(images), input_hw) or not work.fits(sizes):
@@ -144,10 +144,10 @@ def _update(buffers: PostprocessBuffers | None, steps: Steps, postprocessing: Po
 
 def _as_frame(image: Pixels, device: torch.device) -> torch.Tensor | YUVFrames:
     """A batch of one frame, on the device: uint8 [1, H, W, 3], or YUV."""
-    memory = _memory_of(image).to(device, non_blocking=True)[None]
+    memory = _memory_of(image).to(device, non_blocking=True)
     if isinstance(image, Picture):
-        return YUVFrames.within(memory, image.conversion.to(device))
-    return memory
+        return YUVFrames(*image.planes(memory), image.conversion.to(device))
+    return memory[None]
 
 
 class FrameKind(NamedTuple):
@@ -289,7 +289,7 @@ class GraphSlot:
         if self._running is not None:
             self.drain()  # the last batch's result was never read
             self._running = None
-        steps, sizes = self._steps, [_size_of(image) for image in images]
+        steps, sizes = self._steps, [size_of(image) for image in images]
         kind = FrameKind(batch, steps.input_hw(sizes[0]), isinstance(images[0], Picture))
         memory = [_memory_of(image) for image in images]
         for device in {frame.device for frame in memory if frame.is_cuda}:
@@ -303,8 +303,8 @@ class GraphSlot:
             graph = self._graph_for(kind, sizes, self._postprocess)
             table = graph.work.frames
             addresses = self._bring(memory, all_cores=all_cores)
-            for number, (address, (packed, place, luma)) in enumerate(zip(addresses, described, strict=True)):
-                table.put(number, packed, sizes[number], place.canvas, address, address + luma if luma else 0)
+            for number, (address, (packed, place, luma, chroma)) in enumerate(zip(addresses, described, strict=True)):
+                table.put(number, packed, sizes[number], place.canvas, address + luma, chroma and address + chroma)
             table.fill(len(images))
             graph.launch(self._take_pool)
             self._downloaded.record(self._stream)
@@ -326,15 +326,17 @@ class GraphSlot:
         uploaded = iter(self._upload.bring(on_host, all_cores=all_cores) if on_host else ())
         return [frame.data_ptr() if frame.is_cuda else next(uploaded) for frame in frames]
 
-    def _describe(self, image: Pixels, memory: torch.Tensor) -> tuple[bytes, Place, int]:
-        """What `FrameTable.put` takes of a frame, and the bytes from its luma to its chroma, 0 for RGB."""
-        size_hw = _size_of(image)
+    def _describe(self, image: Pixels, memory: torch.Tensor) -> tuple[bytes, Place, int, int]:
+        """What `FrameTable.put` takes of a frame, and the bytes before its pixels or luma, and chroma, 0 for RGB."""
+        size_hw = size_of(image)
         if isinstance(image, Picture):
-            row, across = memory.stride() if memory.is_cuda else (size_hw[1], 1)
-            chroma = (row, 2 * across, across, *_numbers_of(image.conversion))
-            return *self._steps.describe(size_hw, (row, across, 0), chroma), size_hw[0] * row
+            (rows, width), (top, left, _, _) = memory.shape, image.area
+            row, across = memory.stride() if memory.is_cuda else (width, 1)
+            luma, chroma = (above * row + left * across for above in (top, rows // 3 * 2 + top // 2))
+            numbers = (row, 2 * across, across, *_numbers_of(image.conversion))
+            return *self._steps.describe(size_hw, (row, across, 0), numbers), luma, chroma
         strides = memory.stride() if memory.is_cuda else (3 * size_hw[1], 3, 1)
-        return *self._steps.describe(size_hw, strides), 0
+        return *self._steps.describe(size_hw, strides), 0, 0
 
     def _graph_for(
         self, kind: FrameKind, sizes: Sequence[tuple[int, int]], postprocess: PostprocessBuffers

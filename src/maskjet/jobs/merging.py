@@ -10,7 +10,7 @@ from itertools import combinations
 
 import numpy as np
 
-from maskjet.detections import Detections
+from maskjet.detections import join
 from maskjet.errors import InputError, SourceError
 from maskjet.files import is_same_file, replacing
 from maskjet.jobs.parts import Parts
@@ -155,15 +155,7 @@ class _Tracking:
         if frame.source != self._source:
             self._source, self._tracker = frame.source, Tracker(threshold=threshold)
         found, weak = frame.found, frame.weak or frame.found[:0]
-        both = Detections(
-            found.image_size,
-            np.concatenate([found.xyxy, weak.xyxy]),
-            np.concatenate([found.confidence, weak.confidence]),
-            np.concatenate([found.class_id, weak.class_id]),
-            None if found.rle is None else [*found.rle, *(weak.rle or ())],
-            found.class_names,
-        )
-        tracked = self._tracker.update(both, frame.time_s)
+        tracked = self._tracker.update(join(found, weak), frame.time_s)
         return replace(frame, found=tracked[: len(found)], weak=None)
 
 

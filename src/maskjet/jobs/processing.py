@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from maskjet.media.keyframes import CannotEnterError, Entry, VideoPart, open_par
 from maskjet.media.selection import check_count
 from maskjet.media.source import Frame, Source
 from maskjet.spec import TwoStageSpec
+from maskjet.tiling.layout import UNCUT, Tiling
 
 if TYPE_CHECKING:
     import pyarrow
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from maskjet.detections import Detections
     from maskjet.media.decoding import Decoding
     from maskjet.model import Model
-    from maskjet.tracking import TrackerLike
 
 _HEAD_BYTES = 2**16  # of an image: enough for nearly all headers
 
@@ -39,6 +39,7 @@ def process(
     *,
     every: int = 1,
     track: bool = False,
+    tiling: Tiling = UNCUT,
     batch: int | None = None,
     decoding: Decoding | None = None,
 ) -> pyarrow.Table:
@@ -52,6 +53,7 @@ def process(
         every: Take one frame of a video in this many: those whose index is a multiple of it.
         track: Whether frames of videos have weaker detections, too, in columns of their own: they only hold tracks
             together, which `merge` finds.
+        tiling: How frames are cut into tiles.
         batch: Largest number of frames that the network sees at once. None is 1 on a CPU, where more gain nothing, and
             else the model's `EngineConfig.batch`.
         decoding: Where videos and JPEGs are decoded, as `Model.decoding` gives it for as many segments as are processed
@@ -72,6 +74,7 @@ def process(
     check_count("every", every)
     if batch is None:
         batch = 1 if model.config.resolve_device().type == "cpu" else model.config.batch
+    streaming = {"batch": batch, "whole_batches": True, **asdict(tiling)}
     decoding = decoding or model.decoding()
     for file in segment.files:
         storage.check_unchanged(file)
@@ -81,9 +84,9 @@ def process(
         about["track_threshold"] = model.tracker().threshold
     builder = partial(TableBuilder, with_weak=track, **about)
     if segment.is_video:
-        table = _process_video(segment, model, builder, every=every, track=track, batch=batch, decoding=decoding)
+        table = _process_video(segment, model, builder, streaming, every=every, track=track, decoding=decoding)
     else:
-        table = _process_images(segment, model, builder, batch=batch, decoding=decoding)
+        table = _process_images(segment, model, builder, streaming, decoding)
     for file in segment.files:
         storage.check_unchanged(file)
     return table
@@ -93,10 +96,10 @@ def _process_video(
     segment: Segment,
     model: Model,
     make_builder: Callable[[], TableBuilder],
+    streaming: dict[str, Any],
     *,
     every: int,
     track: bool,
-    batch: int,
     decoding: Decoding,
 ) -> pyarrow.Table:
     (file,) = segment.files
@@ -108,7 +111,7 @@ def _process_video(
         if source is None:
             return builder.table()
         kept = _WeakKept() if track else None
-        for frame, found in _detect(model, source, batch, kept or False):
+        for frame, found in _detect(model, source, streaming | {"track": kept or False}):
             weak = kept.given.popleft()[len(found) :] if kept else None
             builder.add(FoundFrame(file.path, frame.index, frame.time_s, found, weak))
         # A reason names the file, which may be a temporary copy here.
@@ -123,12 +126,16 @@ def _process_video(
 
 
 def _process_images(
-    segment: Segment, model: Model, make_builder: Callable[[], TableBuilder], *, batch: int, decoding: Decoding
+    segment: Segment,
+    model: Model,
+    make_builder: Callable[[], TableBuilder],
+    streaming: dict[str, Any],
+    decoding: Decoding,
 ) -> pyarrow.Table:
     # Torchvision's detectors take batches of one size; for others the headers need not be read.
-    images = _Images(segment, decoding, is_grouped=batch > 1 and isinstance(model.spec, TwoStageSpec))
+    images = _Images(segment, decoding, is_grouped=streaming["batch"] > 1 and isinstance(model.spec, TwoStageSpec))
     found_by_position: dict[int, Detections] = {}
-    for frame, found in _detect(model, images, batch):
+    for frame, found in _detect(model, images, streaming):
         found_by_position[frame.index] = found
     builder = make_builder()
     for position, file in enumerate(segment.files):
@@ -138,10 +145,8 @@ def _process_images(
     return builder.table(bad_frames=bad_frames)
 
 
-def _detect(
-    model: Model, source: Source, batch: int, track: TrackerLike | bool = False
-) -> Iterator[tuple[Frame, Detections]]:
-    with source, closing(model.stream(source, batch=batch, whole_batches=True, track=track)) as results:
+def _detect(model: Model, source: Source, streaming: dict[str, Any]) -> Iterator[tuple[Frame, Detections]]:
+    with source, closing(model.stream(source, **streaming)) as results:
         yield from results
 
 

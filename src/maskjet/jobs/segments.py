@@ -12,6 +12,7 @@ from typing import Any
 from maskjet.config import EngineConfig
 from maskjet.media.selection import select_frames
 from maskjet.media.video_index import Entry
+from maskjet.tiling.layout import UNCUT, Tiling
 
 _DIGEST_BYTES = 16
 # Engine settings that change results; the others change speed alone.
@@ -102,6 +103,8 @@ class Settings:
     """Engine settings; workers replace the device by their own."""
     track: bool = False
     """Whether parts of videos have what tracking needs, which is done when they are merged."""
+    tiling: Tiling = UNCUT
+    """How frames are cut into tiles."""
     jpeg_decoder: str = "cpu"
     """What decodes JPEGs in all workers: "cpu", or nvJPEG as `media.decoding.name_nvjpeg` names it."""
 
@@ -130,8 +133,13 @@ class Settings:
                 **value,
                 "classes": None if classes is None else tuple(classes),
                 "config": EngineConfig(**value["config"]),
+                "tiling": Tiling(**value["tiling"]),
             }
         )
+
+    def processing(self) -> dict[str, Any]:
+        """Arguments of `processing.process`."""
+        return {name: getattr(self, name) for name in ("every", "track", "tiling")}
 
     def identity(self, weights_digest: str | None) -> dict[str, Any]:
         """Settings that results depend on, in JSON types; `weights_digest` is as of `digest_weights`."""
@@ -139,6 +147,7 @@ class Settings:
             # As in results from before it was there.
             **({} if self.jpeg_decoder == "cpu" else {"jpeg_decoder": self.jpeg_decoder}),
             **({"track": True} if self.track else {}),
+            **({} if self.tiling.tile is None else {"tiling": asdict(self.tiling)}),
             "model": self.model,
             "weights": weights_digest,
             "threshold": self.threshold,

@@ -212,8 +212,7 @@ class Worker:
     def _try(self, part: str, segment: Segment) -> tuple[Outcome, pyarrow.Table | None]:
         """Process a segment once; returns the outcome, and the part's table unless all failed."""
         try:
-            every, track = self._settings.every, self._settings.track
-            table = process(segment, self.model, every=every, track=track, decoding=self._decoding)
+            table = process(segment, self.model, decoding=self._decoding, **self._settings.processing())
         except (OutputError, DeviceError):
             raise
         except MaskjetError as error:

@@ -29,18 +29,25 @@ class Picture:
     any stream may read it."""
     conversion: torch.Tensor
     """int32 [4, 2] on the CPU: the numbers that convert it to RGB; the same object for all frames of equal colours."""
+    tile: tuple[int, int, int, int] | None = None
+    """(top, left, height, width), all even: the part of the frame that it shows; None for all."""
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Shape of the memory; no RGB frame has such a one."""
-        rows, width = self.memory.shape
-        return rows, width
+    def area(self) -> tuple[int, int, int, int]:
+        """`tile`, or (0, 0, height, width)."""
+        return self.tile or (0, 0, self.memory.shape[0] // 3 * 2, self.memory.shape[1])
 
     @property
     def size_hw(self) -> tuple[int, int]:
         """(height, width) in pixels."""
-        rows, width = self.memory.shape
-        return rows // 3 * 2, width
+        return self.area[2:]
+
+    def planes(self, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Luma [H, W] and chroma [H / 2, W / 2, 2] in the memory, or in a copy of it."""
+        top, left, height, width = self.area
+        columns = slice(left, left + width)
+        chroma = memory[len(memory) // 3 * 2 :][top // 2 : (top + height) // 2, columns]
+        return memory[top : top + height, columns], torch.unflatten(chroma, -1, (width // 2, 2))
 
     def to_rgb(self, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
         """uint8 [H, W, 3], RGB, on the host; equal to swscale's for the same frame from a decoder on the CPU.
@@ -49,10 +56,9 @@ class Picture:
         takes the interpreter's lock. The thread sleeps while it waits for the GPU. `out`, contiguous, is overwritten.
         """
         memory = self.memory.contiguous() if self.memory.device.type == "cpu" else _download(self.memory)
-        (height, width), planes = self.size_hw, memory.numpy()
-        rgb = np.empty((height, width, 3), np.uint8) if out is None else out
-        chroma = planes[height:].reshape(height // 2, width // 2, 2)
-        cpu.convert(planes[:height], chroma, self.conversion.numpy(), rgb)
+        luma, chroma = (plane.contiguous().numpy() for plane in self.planes(memory))
+        rgb = np.empty((*luma.shape, 3), np.uint8) if out is None else out
+        cpu.convert(luma, chroma, self.conversion.numpy(), rgb)
         return rgb
 
 

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -25,6 +26,7 @@ import numpy as np
 from maskjet.errors import DeviceError, device_error
 from maskjet.serve import problems
 from maskjet.serve.tickets import Answer, Image, Options, Ticket, WholeJPEG, resolve
+from maskjet.tiling.layout import MOST_AUTO, cut_tiles
 
 if TYPE_CHECKING:
     from maskjet.media.nvjpeg import JPEGDecoder
@@ -291,7 +293,8 @@ class Dispatcher:
         if not self._waiting:
             return []
         options = self._waiting[0].options
-        taken = [ticket for ticket in self._waiting if ticket.options == options][: self.batch]
+        most = self.batch if options.tiling.tile is None else 1  # whose tiles fill batches
+        taken = [ticket for ticket in self._waiting if ticket.options == options][:most]
         for ticket in taken:
             self._waiting.remove(ticket)
         return taken
@@ -332,7 +335,10 @@ class Dispatcher:
         start = time.perf_counter()
         images: list[Any] = [ticket.image for ticket in tickets]
         try:
-            found = self.model.predict(images, **tickets[0].options.arguments())
+            options = tickets[0].options
+            if options.tiling.tile is not None:
+                cut_tiles(images[0].shape[:2], input_hw=(1, 1), most=MOST_AUTO, **asdict(options.tiling))  # raises
+            found = self.model.predict(images, **options.arguments())
         except Exception as error:
             self._fail(tickets, error)
             return

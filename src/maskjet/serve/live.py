@@ -110,7 +110,8 @@ def _begin_tracking(query: Query) -> tuple[Tracker, Options]:
     model, options = query.dispatcher.model, query.options
     tracker = model.tracker(options.arguments()["threshold"], options.classes)
     thresholds = {*model.thresholds.values()} if options.threshold is None else {options.threshold}
-    if len(thresholds) == 1 and not isinstance(options.threshold, tuple):
+    is_cut = options.tiling.tile is not None  # weak ones would be merged with others
+    if len(thresholds) == 1 and not isinstance(options.threshold, tuple) and not is_cut:
         options = replace(options, threshold=min(WEAK, tracker.threshold), max_detections=None)
     return tracker, options
 

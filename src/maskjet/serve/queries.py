@@ -13,8 +13,10 @@ from maskjet.errors import suggest
 from maskjet.serve import problems
 from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.service import Service
+from maskjet.serve.settings import Settings
 from maskjet.serve.tickets import Options
 from maskjet.serve.v1_schemas import TEXT
+from maskjet.tiling.layout import Tiling, parse_tile
 
 Masks = Literal["rle", "polygons", "none"]
 """Form of the masks in an answer."""
@@ -35,6 +37,9 @@ _PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
         "With masks=polygons, by how many pixels outlines may be off, so that they have fewer points.",
         {"type": "number", "minimum": 0, "default": 0},
     ),
+    "tile": ("For small things: tiles, at most 64, of this side in pixels, WIDTHxHEIGHT, auto, or none.", TEXT),
+    "overlap": ("Least overlap of tiles, as a share of a side.", {"type": "number", "minimum": 0, "maximum": 0.9}),
+    "full": ("Whether the whole image is looked at, too.", {"type": "boolean", "default": True}),
     "model": ("Name of the model; the first one that is served if left out.", TEXT),
 }
 PARAMETERS = [
@@ -52,7 +57,7 @@ class Query:
     dispatcher: Dispatcher
     """The model's dispatcher."""
     options: Options
-    """Threshold, classes and most detections."""
+    """Threshold, classes, most detections and tiles."""
     masks: Masks
     """Form of the masks."""
     tolerance: float = 0.0
@@ -79,13 +84,15 @@ def parse_query(given: QueryParams, service: Service, *, is_stream: bool = False
     tolerance = given.get("tolerance", "0")
     if not re.fullmatch(r"\d{1,4}(\.\d{1,4})?", tolerance, re.ASCII):
         raise problems.bad_request(f"tolerance must be pixels, 0..9999, got {tolerance!r}.")
-    if given.get("track", "true") not in ("true", "false"):
-        raise problems.bad_request(f"track must be true or false, got {given['track']!r}.")
+    for name in ("track", "full"):
+        if given.get(name, "true") not in ("true", "false"):
+            raise problems.bad_request(f"{name} must be true or false, got {given[name]!r}.")
     dispatcher = service.dispatcher(given.get("model"))
     options = Options(
         _parse_threshold(given.getlist("threshold")),
         None if "classes" not in given else tuple(name.strip() for name in given["classes"].split(",")),
         _parse_max_detections(given.get("max_detections")),
+        _parse_tiling(given, service.settings),
     )
     dispatcher.check(options)
     return Query(dispatcher, options, masks, float(tolerance), given.get("track") == "true")  # type: ignore[arg-type]
@@ -106,6 +113,16 @@ def _parse_threshold(texts: Sequence[str]) -> float | tuple[tuple[str, float], .
     raise problems.bad_request(
         f"threshold must be a number 0..1, or name=value for each class, got {', '.join(texts)!r}."
     )
+
+
+def _parse_tiling(given: QueryParams, default: Settings) -> Tiling:
+    """What a query says of tiles, and for the rest the service's settings; `full` is checked."""
+    tile, overlap = given.get("tile", default.tile), given.get("overlap")
+    if overlap is not None and not re.fullmatch(r"\d(\.\d{1,17})?", overlap, re.ASCII):
+        raise problems.bad_request(f"overlap must be a number 0..0.9, got {overlap!r}.")
+    share = default.overlap if overlap is None else float(overlap)
+    is_full = given["full"] == "true" if "full" in given else default.full
+    return Tiling(None if tile == "none" else parse_tile(tile), share, is_full)
 
 
 def _parse_max_detections(text: str | None) -> int | None:

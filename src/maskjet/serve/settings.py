@@ -9,6 +9,7 @@ from typing import Annotated
 
 from maskjet.errors import InputError
 from maskjet.extras import require
+from maskjet.tiling.layout import Tiling, parse_tile
 
 _WHOLE = (
     *("body_bytes", "parts", "pixels", "memory_bytes", "queue", "connections"),
@@ -46,6 +47,9 @@ class Settings:
         int | None, "Most images in one batch. Not given: 8 on a GPU; 1 on a CPU, where larger ones are no faster."
     ] = None
 
+    tile: Annotated[str | None, "Size of tiles where a request does not choose, as run --tile takes it."] = None
+    overlap: Annotated[float, "Least overlap of tiles, 0 to 0.9 of a side."] = 0.2
+    full: Annotated[bool, "Whether whole images are looked at, too, beside tiles."] = True
     source: Annotated[
         tuple[str, ...],
         "A video, camera or URL that the service watches; repeated for several. NAME= before it names it.",
@@ -76,6 +80,7 @@ class Settings:
         for name, port in (("port", self.port), ("grpc_port", self.grpc_port or 0)):
             if not 0 <= port < 2**16:
                 raise InputError(f"{name} must be 0..65535, got {port}.")
+        _ = self.tiling  # raises
         if self.label is not None:
             from maskjet.drawing.templates import parse_template  # with OpenCV, which no other setting needs
 
@@ -85,6 +90,11 @@ class Settings:
                 require(module, extra="grpc", purpose="grpc_port")
         if self.token is not None and not (self.token and self.token.isascii() and self.token.isprintable()):
             raise InputError("token must be printable ASCII characters, at least one; the given one is not shown here.")
+
+    @property
+    def tiling(self) -> Tiling:
+        """How images are cut into tiles."""
+        return Tiling(parse_tile(self.tile), self.overlap, self.full)
 
     def with_token(self) -> Settings:
         """These settings, with MASKJET_TOKEN of the environment if they have no token."""

@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from contextlib import closing, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from maskjet.errors import DeviceError, MaskjetError
@@ -261,7 +262,7 @@ class Sources:
             closing = f", and {len(self._removed)} removed ones are not closed yet" if self._removed else ""
             raise problems.busy(f"The service watches {len(self._by_id)} sources already{closing}.", retry_s=60)
         dispatcher = self._service.dispatcher(model)
-        options = options or Options()
+        options = replace(options or Options(), tiling=self._service.settings.tiling)
         dispatcher.check(options)
         name = name or shown_name(location)
         source = WatchedSource(

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from maskjet.tiling.layout import UNCUT, Tiling
 
 if TYPE_CHECKING:
     import torch
@@ -42,11 +44,14 @@ class Options:
     """Names of the classes to report."""
     max_detections: int | None = None
     """Most detections per image."""
+    tiling: Tiling = UNCUT
+    """How images are cut into tiles."""
 
     def arguments(self) -> dict[str, Any]:
         """Arguments of `Model.predict`."""
         threshold: Any = dict(self.threshold) if isinstance(self.threshold, tuple) else self.threshold
-        return {"threshold": threshold, "classes": self.classes, "max_detections": self.max_detections}
+        fields = {"threshold": threshold, "classes": self.classes, "max_detections": self.max_detections}
+        return fields | asdict(self.tiling)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import numpy as np
@@ -229,7 +229,8 @@ class Inference:
 
     async def _predict(self, request: v2_codec.InferRequest, images: Sequence[Any], held: int) -> list[Detections]:
         service, dispatcher, settings = self._service, self.dispatcher, self._service.settings
-        options, timeout_s = request.options(), 1e-6 * (request.parameters.timeout or 2**63)
+        options = replace(request.options(), tiling=settings.tiling)
+        timeout_s = 1e-6 * (request.parameters.timeout or 2**63)
         dispatcher.check(options)
         deadline = self._start + min(settings.deadline_s, timeout_s)
         dispatcher.check_room(len(images))

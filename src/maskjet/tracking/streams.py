@@ -51,7 +51,7 @@ class StreamTracking:
         else:
             self._trackers = [track]  # type: ignore[list-item] # it has `update`
 
-    def finish(self, frame: Frame, found: Detections) -> Detections:
+    def finish(self, frame: Frame, found: Detections) -> tuple[Frame, Detections]:
         """Give a frame's detections their identities, and drop those that are not reported."""
         began, before = time.perf_counter_ns(), self._highest[frame.stream]
         tracked = self._trackers[frame.stream].update(found, frame.time_s)
@@ -63,4 +63,4 @@ class StreamTracking:
         spent_us = (time.perf_counter_ns() - began) // 1000
         self._note(tracked=1, tracks=self._highest[frame.stream] - before, tracking_us=spent_us)
         reported = int(np.count_nonzero(found.confidence > np.float32(self._lowest)))
-        return tracked[: min(reported, self._most)]
+        return frame, tracked[: min(reported, self._most)]

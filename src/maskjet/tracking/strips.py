@@ -9,12 +9,13 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet import coco_rle
+from maskjet import coco_rle, limits
 from maskjet.detections import Detections
 from maskjet.jit import compiled, types
 from maskjet.mask_pixels import count_pieces, cut, write_masks
 
 Ints = NDArray[np.int64]
+_BYTES = 56  # most memory that is taken per strip, also where masks are merged
 
 
 class Strips(NamedTuple):
@@ -40,20 +41,28 @@ def cut_strips(found: Detections) -> Strips:
     Raises:
         InputError: A mask is malformed.
     """
-    return _cut_boxes(found) if found.rle is None else _cut_masks(found.rle, found.image_size)
+    size_hw = found.image_size
+    return cut_boxes(found.xyxy, size_hw) if found.rle is None else cut_masks(found.rle, size_hw)
 
 
-def _cut_masks(rles: Sequence[coco_rle.RLE], size_hw: tuple[int, int]) -> Strips:
+def cut_masks(rles: Sequence[coco_rle.RLE], size_hw: tuple[int, int]) -> Strips:
+    """Cut masks of one size into strips.
+
+    Raises:
+        InputError: A mask is malformed, or they need more memory than `limits.masks_bytes`.
+    """
     count, runs = len(rles), coco_rle.to_runs(rles, size_hw)
-    strips, firsts = np.empty((count_pieces(runs), 3), np.int32), np.zeros(count + 1, np.int64)
+    limits.check("masks_bytes", _BYTES * (most := count_pieces(runs)), "masks need")
+    strips, firsts = np.empty((most, 3), np.int32), np.zeros(count + 1, np.int64)
     boxes, areas = np.zeros((count, 4), np.int64), np.zeros(count, np.int64)
     _cut_runs(runs.spans, runs.firsts, runs.size_hw, strips, firsts, boxes, areas)
     return Strips(strips, firsts, boxes, areas)
 
 
-def _cut_boxes(found: Detections) -> Strips:
-    (height, width), boxes = found.image_size, np.zeros((len(found), 4), np.int64)
-    corners = np.minimum(np.fmax(found.xyxy, 0), (width, height, width, height))
+def cut_boxes(xyxy: NDArray[np.float32], size_hw: tuple[int, int]) -> Strips:
+    """Cut boxes, rounded outwards to whole pixels, into strips."""
+    (height, width), boxes = size_hw, np.zeros((len(xyxy), 4), np.int64)
+    corners = np.minimum(np.fmax(xyxy, 0), (width, height, width, height))
     boxes[:, :2], boxes[:, 2:] = np.floor(corners[:, :2]), np.ceil(corners[:, 2:])
     boxes[(boxes[:, 2:] <= boxes[:, :2]).any(1)] = 0
     x1, y1, x2, y2 = boxes.T
@@ -71,7 +80,7 @@ def move_mask(rle: coco_rle.RLE, box: NDArray[np.float64], target: NDArray[np.fl
         InputError: The mask is malformed.
     """
     height, width = rle["size"]
-    strips = _cut_masks([rle], (height, width)).strips
+    strips = cut_masks([rle], (height, width)).strips
     scale = np.maximum(target[2:] - target[:2], 1) / np.maximum(box[2:] - box[:2], 1)
     shift = (target[:2] + target[2:] - scale * (box[:2] + box[2:])) / 2
     left, right = np.rint(scale[0] * strips[[0, -1], 0] + shift[0] + (0, scale[0])) if len(strips) else (0, 0)
@@ -136,6 +145,31 @@ def _cut_runs(
 _STRIPS = "int32[:, ::1], int64[::1]"
 
 
+@compiled("int64(int32[:, ::1], int64[::1], int64, int64, int32[:, ::1], int64[::1])")
+def count_common(
+    strips: NDArray[np.int32], box: Ints, dx: int, dy: int, others: NDArray[np.int32], other_box: Ints
+) -> int:
+    """Count the pixels that a mask, moved, shares with another; both by their strips and tight boxes."""
+    left, right = max(box[0] + dx, other_box[0]), min(box[2] + dx, other_box[2])
+    if left >= right or max(box[1] + dy, other_box[1]) >= min(box[3] + dy, other_box[3]):
+        return 0
+    p, q, count = 0, 0, np.int64(0)
+    while p < len(strips) and strips[p, 0] + dx < left:
+        p += 1
+    while q < len(others) and others[q, 0] < left:
+        q += 1
+    while p < len(strips) and q < len(others):
+        ahead = strips[p, 0] + dx - others[q, 0]
+        bottom, other_bottom = strips[p, 2] + dy, others[q, 2]
+        if ahead == 0:
+            count += max(0, min(bottom, other_bottom) - max(strips[p, 1] + dy, others[q, 1]))
+        if ahead < 0 or (ahead == 0 and bottom < other_bottom):
+            p += 1
+        else:
+            q += 1
+    return int(count)
+
+
 @compiled(f"void({_STRIPS}, int64[:, ::1], int64[:, ::1], {_STRIPS}, int64[:, ::1], int64[:, ::1])")
 def _count_shared(
     strips: NDArray[np.int32],
@@ -148,27 +182,10 @@ def _count_shared(
     shared: Ints,
 ) -> None:
     for i in range(len(boxes)):
-        dx, dy = moves[i, 0], moves[i, 1]
+        own = strips[firsts[i] : firsts[i + 1]]
         for j in range(len(other_boxes)):
-            left, right = max(boxes[i, 0] + dx, other_boxes[j, 0]), min(boxes[i, 2] + dx, other_boxes[j, 2])
-            if left >= right or max(boxes[i, 1] + dy, other_boxes[j, 1]) >= min(boxes[i, 3] + dy, other_boxes[j, 3]):
-                continue
-            p, p_end, q, q_end = firsts[i], firsts[i + 1], other_firsts[j], other_firsts[j + 1]
-            while p < p_end and strips[p, 0] + dx < left:
-                p += 1
-            while q < q_end and other_strips[q, 0] < left:
-                q += 1
-            count = np.int64(0)
-            while p < p_end and q < q_end:
-                ahead = strips[p, 0] + dx - other_strips[q, 0]
-                bottom, other_bottom = strips[p, 2] + dy, other_strips[q, 2]
-                if ahead == 0:
-                    count += max(0, min(bottom, other_bottom) - max(strips[p, 1] + dy, other_strips[q, 1]))
-                if ahead < 0 or (ahead == 0 and bottom < other_bottom):
-                    p += 1
-                else:
-                    q += 1
-            shared[i, j] = count
+            others = other_strips[other_firsts[j] : other_firsts[j + 1]]
+            shared[i, j] = count_common(own, boxes[i], moves[i, 0], moves[i, 1], others, other_boxes[j])
 
 
 @compiled(f"void({_STRIPS}, int64[:, ::1], int64, int64, int64[::1])")

@@ -1,0 +1,98 @@
+"""Frames taken apart into tiles on their way to the engine, and their detections put together behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+
+from maskjet.detections import Detections, join
+from maskjet.engine.engine import Engine
+from maskjet.engine.pipeline import Finish, tensor_of
+from maskjet.engine.slot import Pixels
+from maskjet.media.frames import Frame
+from maskjet.media.picture import Picture
+from maskjet.ops.gpu import on_device
+from maskjet.tiling.layout import Tile, Tiling, cut_tiles
+from maskjet.tiling.merging import merge
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TileFrame(Frame):
+    """A tile of a frame, an image of its own to the engine; its pixels are a view of the frame's."""
+
+    whole: Frame
+    """The frame."""
+    tiles: Sequence[Tile]
+    """All tiles of the frame."""
+    number: int
+    """Position of this one among them."""
+
+
+class Tiles:
+    """The tiles of one call's frames. Threads may cut frames at the same time; one merges.
+
+    Args:
+        engine: What detects on them.
+        tiling: How frames are cut.
+        most: Most detections of a frame.
+        threshold: Confidence that detections to report exceed; those for a tracker are merged apart. None without one.
+        finish: That of whole frames; see `pipeline.run`.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tiling: Tiling,
+        most: int,
+        threshold: float | None = None,
+        finish: Finish | None = None,
+    ) -> None:
+        self._engine, self._tiling, self._most = engine, tiling, most
+        self._threshold, self._finish = threshold, finish
+        self._device = engine.steps.devices["preprocess"]
+        self._found: dict[Frame, dict[int, Detections]] = {}  # of frames that lack some, by tile
+
+    def cut(self, frame: Frame) -> Sequence[Frame]:
+        """The tiles of a frame, which is brought to the device once, or the frame; raises InputError for too many."""
+        size_hw = frame.size_hw
+        tiles = cut_tiles(size_hw, input_hw=self._engine.steps.input_hw(size_hw), **asdict(self._tiling))
+        if len(tiles) == 1:
+            return [frame]
+        pixels, device = frame.pixels, self._device
+        views: list[Pixels]
+        with on_device(device):
+            if isinstance(pixels, Picture):
+                memory = pixels.memory.to(device)
+                views = [replace(pixels, memory=memory, tile=tile) for tile in tiles]
+            else:
+                whole = tensor_of(pixels).to(device)
+                views = [whole[top : top + height, left : left + width] for top, left, height, width in tiles]
+        about = frame.source, frame.name, frame.stream
+        return [
+            TileFrame(frame.index, frame.time_s, view, *about, whole=frame, tiles=tiles, number=number)
+            for number, view in enumerate(views)
+        ]
+
+    def finish(self, piece: Frame, found: Detections) -> tuple[Frame, Detections] | None:
+        """Take a tile's detections; with the last one of a frame, returns the frame and its own."""
+        frame = piece
+        if isinstance(piece, TileFrame):
+            frame, tiles = piece.whole, piece.tiles
+            parts = self._found.setdefault(frame, {})
+            parts[piece.number] = found
+            if len(parts) < len(tiles):
+                return None
+            del self._found[frame]
+            self._engine.note(tiles=len(tiles))
+            found = self._merge([parts[number] for number in range(len(tiles))], tiles, frame.size_hw)
+        found = found[: self._most]
+        return (frame, found) if self._finish is None else self._finish(frame, found)
+
+    def _merge(self, found: Sequence[Detections], tiles: Sequence[Tile], size_hw: tuple[int, int]) -> Detections:
+        if self._threshold is None:
+            return merge(found, tiles, size_hw, self._most)
+        lowest = np.float32(self._threshold)
+        parts = ([each[(each.confidence > lowest) == is_reported] for each in found] for is_reported in (True, False))
+        return join(*(merge(part, tiles, size_hw, self._most) for part in parts))
