@@ -9,6 +9,7 @@ from maskjet import coco_rle
 from maskjet.detections import Detections
 from maskjet.errors import InputError
 from maskjet.tracking import Tracker
+from maskjet.tracking.matching import NEVER, assign
 
 SIZE = (90, 160)
 
@@ -31,6 +32,21 @@ def seen(*boxes, confidence=0.9, class_id=0, size=SIZE, with_masks=True):
         class_id=np.broadcast_to(np.array(class_id, np.int32), len(rle)).copy(),
         rle=rle if with_masks else None,
     )
+
+
+@pytest.mark.parametrize("most", [9, 60])
+def test_assignment_has_the_highest_sum(most):
+    optimize = pytest.importorskip("scipy.optimize")
+    rng = np.random.default_rng(most)
+    for number in range(200):
+        shape = rng.integers(0, most, 2)
+        scores = rng.integers(1, 4, shape) / 2 if number % 2 else rng.random(shape)  # some with ties
+        scores[rng.random(shape) < rng.random()] = NEVER
+        row_of = assign(scores)
+        columns = np.flatnonzero(row_of >= 0)
+        expected = scores[optimize.linear_sum_assignment(scores, maximize=True)]
+        assert len(set(row_of[columns])) == len(columns) == np.count_nonzero(expected > 0)
+        assert scores[row_of[columns], columns].sum() == pytest.approx(expected[expected > 0].sum())
 
 
 def moved(x, y=30, width=12, height=30):

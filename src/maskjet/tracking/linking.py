@@ -63,16 +63,14 @@ def correct_ids(rows: NDArray[Any], times_s: Floats) -> None:
         since = np.array([begins[number][1] for number in late])[:, None]
         starts = np.array([first[number] for number in rows["id"][ending].tolist()])
         fits[(rows["id"][ending] >= 0) & ((since < 0) | (since >= starts))] = 0
-        later_of = dict(
-            zip(*reversed([each.tolist() for each in assign(np.where(fits > _LEAST_IOU, fits, NEVER))]), strict=True)
-        )
+        chosen = assign(np.where(fits > _LEAST_IOU, fits, NEVER)).tolist()
         for j, row in enumerate(ending):
             number, lowest = int(rows["id"][row]), lowest - 1
-            later = late[later_of[j]] if j in later_of else number if number >= 0 else lowest
+            later = late[chosen[j]] if chosen[j] >= 0 else number if number >= 0 else lowest
             if number >= 0 and later != number:
                 becomes[number] = later
             rows["id"][row] = later
-            begins[later] = row, begins[later][1] if j in later_of else int(before[row])
+            begins[later] = row, begins[later][1] if chosen[j] >= 0 else int(before[row])
             seen.add(later)
 
 

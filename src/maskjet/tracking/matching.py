@@ -6,12 +6,15 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
-from scipy.optimize import linear_sum_assignment
+from numpy.typing import NDArray
 
 from maskjet.jit import compiled, types
 from maskjet.tracking.strips import Ints, count_inside, count_shared
-from maskjet.tracking.tracks import CONSTANTS, GIVEN, ROWS, Floats, Given, Rows, Tracks, size_of
+from maskjet.tracking.tracks import BOX, CONSTANTS, GIVEN, TRACKS, Floats, Given, Tracks, place_masks, size_of
 from maskjet.tracking.tuning import Tuning
+
+NEVER = -1e3
+"""Score of pairs that don't go together, far below any sum of others."""
 
 
 class Compared(NamedTuple):
@@ -25,182 +28,11 @@ class Compared(NamedTuple):
     """float64 [t]: share of a track's mask outside the image or under detections."""
 
 
-def compare(tracks: Tracks, given: Given, tuning: Tuning) -> Compared:
-    """Compare the masks and boxes of all tracks and detections; what is hidden may have any shape."""
-    masks, moves = tracks.masks()
-    shared, inside = count_shared(masks, moves, given.masks), count_inside(masks, moves, given.size_hw)
-    similarity, hidden = box_iou(tracks.rows["edges"], given.boxes), np.empty_like(shared)
-    covered = np.empty(len(tracks))
-    _weigh(shared, masks.areas, inside, tracks.votes, given, tuning, similarity, hidden, covered)
-    return Compared(similarity, hidden, covered)
+COMPARED = types.NamedTuple((numba.float64[:, ::1], numba.int64[:, ::1], numba.float64[::1]), Compared)
+"""Type of `Compared` in compiled functions."""
 
 
-@compiled(
-    numba.void(
-        *(numba.int64[:, ::1], numba.int64[::1], numba.int64[::1], numba.float64[:, ::1], GIVEN, CONSTANTS),
-        *(numba.float64[:, ::1], numba.int64[:, ::1], numba.float64[::1]),
-    )
-)
-def _weigh(
-    shared: Ints,
-    areas: Ints,
-    inside: Ints,
-    votes: Floats,
-    given: Given,
-    tuning: Tuning,
-    similarity: Floats,
-    hidden: Ints,
-    covered: Floats,
-) -> None:
-    """Fill the fields of `Compared`; `similarity` is that of the boxes before."""
-    for i in range(len(areas)):
-        area, lost, class_id = areas[i], areas[i] - inside[i], votes[i].argmax()
-        for j in range(len(given.classes)):
-            lost += shared[i, j] if given.confidence[j] >= tuning.solid else 0
-        covered[i] = min(lost / max(area, 1), 1.0)
-        for j in range(len(given.classes)):
-            is_solid = given.confidence[j] >= tuning.solid
-            hidden[i, j] = min(lost - shared[i, j] if is_solid else lost, area - shared[i, j])
-            explained = min((shared[i, j] + hidden[i, j]) / max(area, 1), 1.0)
-            of_masks = explained * shared[i, j] / max(given.masks.areas[j], 1)
-            similarity[i, j] = tuning.mask_share * of_masks + (1 - tuning.mask_share) * similarity[i, j]
-            if class_id != given.classes[j]:
-                similarity[i, j] *= tuning.other_class
-
-
-NEVER = -1e3
-"""Score of pairs that don't go together, far below any sum of others."""
-
-
-def assign(scores: Floats) -> tuple[Ints, Ints]:
-    """The pairs of tracks and detections with the highest sum of scores [t, n]; `NEVER` where none may be."""
-    i, j = linear_sum_assignment(scores, maximize=True)
-    is_pair = scores[i, j] > 0
-    return i[is_pair], j[is_pair]
-
-
-_SCORING = (numba.float64, CONSTANTS, numba.float64[:, ::1])  # threshold, tuning, scores
-
-
-@compiled(numba.int64(ROWS, numba.float64[:, ::1], numba.float64[::1], numba.float64, *_SCORING))
-def score_confirmed(
-    rows: Rows,
-    similarity: Floats,
-    confidence: Floats,
-    time_s: float,
-    threshold: float,
-    tuning: Tuning,
-    scores: Floats,
-) -> int:
-    """Score confirmed tracks with detections; returns how many pairs may go together. Lost ones take no weak things."""
-    found = 0
-    scores[:] = NEVER
-    for i in range(len(rows)):
-        if rows[i].id < 0:
-            continue
-        is_late = time_s - rows[i].seen_s > tuning.weak_s
-        for j in range(len(confidence)):
-            is_taken = confidence[j] >= tuning.low and not is_late and similarity[i, j] >= tuning.least_weak
-            score = similarity[i, j] * (1 - tuning.confidence_share + tuning.confidence_share * confidence[j])
-            if (is_taken or confidence[j] >= threshold) and score > tuning.least:
-                scores[i, j] = score
-                found += 1
-    return found
-
-
-@compiled(numba.int64(ROWS, numba.float64[:, ::1], numba.float64[::1], numba.int64[::1], *_SCORING))
-def score_young(
-    rows: Rows,
-    similarity: Floats,
-    confidence: Floats,
-    track_of: Ints,
-    threshold: float,
-    tuning: Tuning,
-    scores: Floats,
-) -> int:
-    """Score tracks that are not confirmed with detections that are left; returns how many pairs may go together."""
-    found = 0
-    scores[:] = NEVER
-    for i in range(len(rows)):
-        for j in range(len(confidence)):
-            is_left = track_of[j] < 0 and confidence[j] >= min(threshold, tuning.low)
-            if rows[i].id < 0 and is_left and similarity[i, j] > tuning.least_new:
-                scores[i, j] = similarity[i, j]
-                found += 1
-    return found
-
-
-_BOX = types.Array(numba.float64, 1, "A")
-
-
-@compiled(
-    numba.float64(*(_BOX, types.Array(numba.float64, 2, "A"), numba.int64, numba.boolean, _BOX, numba.int64, CONSTANTS))
-)
-def _fit(
-    edges: Floats, spreads: Floats, area: int, is_covered: bool, box: Floats, box_area: int, tuning: Tuning
-) -> float:
-    """How well a thing fits the place and area of a lost track; `NEVER` if not at all.
-
-    What comes out from behind something may be smaller.
-    """
-    sigmas, away = 0.0, 0.0
-    for k in range(2):
-        apart = (edges[k] + edges[k + 2] - box[k] - box[k + 2]) / 2
-        sigmas += apart**2 / max((spreads[k, 0] + spreads[k + 2, 0]) / 2, 1e-6)
-        away += apart**2
-    away = np.sqrt(away) / size_of(edges) / tuning.return_sizes
-    areas_apart = np.log(max(box_area, 1) / max(area, 1)) / np.log(tuning.return_areas)
-    areas_apart = 0.0 if is_covered and areas_apart < 0 else abs(areas_apart)
-    if max(np.sqrt(sigmas) / tuning.return_sigmas, away, areas_apart) < 1:
-        return float(2 - away - areas_apart / 2)
-    return NEVER
-
-
-@compiled(numba.int64(ROWS, numba.float64[:, ::1], GIVEN, numba.int64[::1], *_SCORING))
-def score_returns(
-    rows: Rows, votes: Floats, given: Given, track_of: Ints, threshold: float, tuning: Tuning, scores: Floats
-) -> int:
-    """Score lost tracks with strong detections that are left, by place and area; returns how many may go together."""
-    found = 0
-    scores[:] = NEVER
-    is_free = np.ones(len(rows), np.bool_)
-    is_free[track_of[track_of >= 0]] = False
-    for i in range(len(rows)):
-        row = rows[i]
-        if row.id < 0 or not is_free[i]:
-            continue
-        class_id = votes[i].argmax()
-        for j in range(len(track_of)):
-            if track_of[j] < 0 and given.confidence[j] >= threshold and given.classes[j] == class_id:
-                thing = given.boxes[j], given.masks.areas[j]
-                scores[i, j] = _fit(row.edges, row.spreads, row.area, row.is_covered, *thing, tuning)
-                found += scores[i, j] > 0
-    return found
-
-
-@compiled(numba.int64(ROWS, numba.float64[:, ::1], numba.int64[::1], numba.float64, *_SCORING))
-def score_adoptions(
-    rows: Rows, votes: Floats, track_of: Ints, time_s: float, began_s: float, tuning: Tuning, scores: Floats
-) -> int:
-    """Score lost tracks with the young ones of detections [n], which may continue them; returns how many may."""
-    found = 0
-    scores[:] = NEVER
-    for j in range(len(track_of)):
-        if track_of[j] < 0:
-            continue
-        young = rows[track_of[j]]
-        if time_s - young.born_s > tuning.adopt_s or young.born_s <= began_s:
-            continue
-        class_id = votes[track_of[j]].argmax()
-        for i in range(len(rows)):
-            row = rows[i]
-            if row.id >= 0 and row.seen_s < min(time_s, young.born_s) and votes[i].argmax() == class_id:
-                scores[i, j] = _fit(row.edges, row.spreads, row.area, row.is_covered, young.edges, young.area, tuning)
-                found += scores[i, j] > 0
-    return found
-
-
-@compiled("float64[:, ::1](Array(float64, 2, 'A'), Array(float64, 2, 'A'))")
+@compiled(numba.float64[:, ::1](types.Array(numba.float64, 2, "A"), types.Array(numba.float64, 2, "A")))
 def box_iou(boxes: Floats, others: Floats) -> Floats:
     """Intersection over union of boxes [n, 4] and [m, 4], [n, m]."""
     iou = np.empty((len(boxes), len(others)))
@@ -212,3 +44,161 @@ def box_iou(boxes: Floats, others: Floats) -> Floats:
             other_area = (others[j, 2] - others[j, 0]) * (others[j, 3] - others[j, 1])
             iou[i, j] = width * height / max(area + other_area - width * height, 1e-9)
     return iou
+
+
+@compiled(COMPARED(TRACKS, GIVEN, CONSTANTS))
+def compare(tracks: Tracks, given: Given, tuning: Tuning) -> Compared:
+    """Compare the masks and boxes of all tracks and detections; what is hidden may have any shape."""
+    masks, moves, edges = place_masks(tracks)
+    shared, inside = count_shared(masks, moves, given.masks), count_inside(masks, moves, given.size_hw)
+    similarity, hidden, covered = box_iou(edges, given.boxes), np.empty_like(shared), np.empty(len(shared))
+    for i in range(len(shared)):
+        area, lost, class_id = masks.areas[i], masks.areas[i] - inside[i], tracks.votes[i].argmax()
+        for j in range(len(given.classes)):
+            lost += shared[i, j] if given.confidence[j] >= tuning.solid else 0
+        covered[i] = min(lost / max(area, 1), 1.0)
+        for j in range(len(given.classes)):
+            is_solid = given.confidence[j] >= tuning.solid
+            hidden[i, j] = min(lost - shared[i, j] if is_solid else lost, area - shared[i, j])
+            explained = min((shared[i, j] + hidden[i, j]) / max(area, 1), 1.0)
+            of_masks = explained * shared[i, j] / max(given.masks.areas[j], 1)
+            similarity[i, j] = tuning.mask_share * of_masks + (1 - tuning.mask_share) * similarity[i, j]
+            if class_id != given.classes[j]:
+                similarity[i, j] *= tuning.other_class
+    return Compared(similarity, hidden, covered)
+
+
+@compiled(numba.int64[::1](types.Array(numba.float64, 2, "A")))
+def assign(scores: Floats) -> Ints:
+    """The row of each column, -1 for none, in the pairs with the highest sum of scores [n, m]; `NEVER` for no pairs.
+
+    By shortest augmenting paths (Jonker and Volgenant 1987), once all rows have the best column that is left for them.
+    """
+    rows, columns = scores.shape
+    width = columns + rows  # behind the columns, one for each row to be left alone
+    row_of, prices, gains = (
+        np.full(width + 1, -1),
+        np.zeros(width + 1),
+        np.full(rows, -NEVER),
+    )  # paths begin at the last
+    is_left = np.zeros(rows, np.bool_)
+    for row in range(rows):
+        best = columns + row
+        for k in range(columns):
+            if -scores[row, k] < gains[row]:
+                best, gains[row] = k, -scores[row, k]
+        is_left[row] = row_of[best] >= 0
+        row_of[best] = row_of[best] if is_left[row] else row
+    for first in np.flatnonzero(is_left):
+        least, before, is_done = np.full(width, np.inf), np.full(width, width), np.zeros(width + 1, np.bool_)
+        column, row_of[width] = width, first
+        while row_of[column] >= 0:
+            is_done[column], row, nearest = True, row_of[column], -1
+            for k in range(width):
+                if is_done[k] or (k >= columns and k != columns + row):
+                    continue
+                cost = (-scores[row, k] if k < columns else -NEVER) - gains[row] - prices[k]
+                if cost < least[k]:
+                    least[k], before[k] = cost, column
+            for k in range(width):
+                if not is_done[k] and (nearest < 0 or least[k] < least[nearest]):
+                    nearest = k
+            step = least[nearest]
+            for k in range(width + 1):
+                if is_done[k]:
+                    gains[row_of[k]] += step
+                    prices[k] -= step
+                elif k < width:
+                    least[k] -= step
+            column = nearest
+        while column != width:
+            row_of[column] = row_of[before[column]]
+            column = before[column]
+    for column in range(columns):
+        if row_of[column] >= 0 and scores[row_of[column], column] <= 0:
+            row_of[column] = -1
+    return row_of[:columns]
+
+
+@compiled(numba.void(numba.float64[:, ::1], numba.int64[::1]))
+def _take(scores: Floats, track_of: Ints) -> None:
+    """Give detections the tracks that are assigned to them, and clear the scores."""
+    for j, i in enumerate(assign(scores)):
+        if i >= 0:
+            track_of[j] = i
+    scores[:] = NEVER
+
+
+@compiled(numba.float64(TRACKS, numba.int64, BOX, numba.int64, numba.int64, CONSTANTS))
+def _fit(tracks: Tracks, i: int, box: Floats, area: int, class_id: int, tuning: Tuning) -> float:
+    """How well a thing fits the class, place and area of lost track i; `NEVER` if not at all.
+
+    What comes out from behind something may be smaller.
+    """
+    row, sigmas, away = tracks.rows[i], 0.0, 0.0
+    if tracks.votes[i].argmax() != class_id:
+        return NEVER
+    for k in range(2):
+        apart = (row.edges[k] + row.edges[k + 2] - box[k] - box[k + 2]) / 2
+        sigmas += apart**2 / max((row.spreads[k, 0] + row.spreads[k + 2, 0]) / 2, 1e-6)
+        away += apart**2
+    away = np.sqrt(away) / size_of(row.edges) / tuning.return_sizes
+    areas_apart = np.log(max(area, 1) / max(row.area, 1)) / np.log(tuning.return_areas)
+    areas_apart = 0.0 if row.is_covered and areas_apart < 0 else abs(areas_apart)
+    if max(np.sqrt(sigmas) / tuning.return_sigmas, away, areas_apart) < 1:
+        return float(2 - away - areas_apart / 2)
+    return NEVER
+
+
+@compiled(numba.int64[::1](TRACKS, GIVEN, numba.float64[:, ::1], numba.float64, numba.float64, CONSTANTS))
+def match(tracks: Tracks, given: Given, similarity: Floats, time_s: float, threshold: float, tuning: Tuning) -> Ints:
+    """The track of each detection, -1 for none: int64 [n].
+
+    First of confirmed tracks, where lost ones take no weak things; then of others; then of lost ones by place and area.
+    """
+    rows, confidence, track_of = tracks.rows, given.confidence, np.full(len(given.classes), -1)
+    scores = np.full(similarity.shape, NEVER)
+    for i in range(len(rows)):
+        if rows[i].id < 0:
+            continue
+        is_late = time_s - rows[i].seen_s > tuning.weak_s
+        for j in range(len(confidence)):
+            is_taken = confidence[j] >= tuning.low and not is_late and similarity[i, j] >= tuning.least_weak
+            score = similarity[i, j] * (1 - tuning.confidence_share + tuning.confidence_share * confidence[j])
+            if (is_taken or confidence[j] >= threshold) and score > tuning.least:
+                scores[i, j] = score
+    _take(scores, track_of)
+    is_free = np.ones(len(rows), np.bool_)
+    is_free[track_of[track_of >= 0]] = False
+    for i in range(len(rows)):
+        for j in range(len(confidence)):
+            is_usable = confidence[j] >= min(threshold, tuning.low) and similarity[i, j] > tuning.least_new
+            if rows[i].id < 0 and track_of[j] < 0 and is_usable:
+                scores[i, j] = similarity[i, j]
+    _take(scores, track_of)
+    for i in range(len(rows)):
+        for j in range(len(confidence)):
+            if rows[i].id >= 0 and is_free[i] and track_of[j] < 0 and confidence[j] >= threshold:
+                thing = given.boxes[j], given.masks.areas[j], given.classes[j]
+                scores[i, j] = _fit(tracks, i, *thing, tuning)
+    _take(scores, track_of)
+    return track_of
+
+
+@compiled(numba.boolean[::1](TRACKS, numba.int64[::1], numba.float64, numba.float64, CONSTANTS))
+def adopt(tracks: Tracks, track_of: Ints, time_s: float, began_s: float, tuning: Tuning) -> NDArray[np.bool_]:
+    """Let young tracks, of those found, continue lost ones that they fit: which lost ones, bool [t]."""
+    rows, votes, is_adopted = tracks.rows, tracks.votes, np.zeros(len(tracks.rows), np.bool_)
+    young = track_of[track_of >= 0]
+    young = young[(time_s - rows["born_s"][young] <= tuning.adopt_s) & (rows["born_s"][young] > began_s)]
+    scores = np.full((len(rows), len(young)), NEVER)
+    for i in range(len(rows)):
+        for j, new in enumerate(young):
+            if rows[i].id >= 0 and rows[i].seen_s < min(time_s, rows[new].born_s):
+                scores[i, j] = _fit(tracks, i, rows[new].edges, rows[new].area, votes[new].argmax(), tuning)
+    for j, old in enumerate(assign(scores)):
+        if old >= 0:
+            new = young[j]
+            rows[new].id, rows[new].born_s, is_adopted[old] = rows[old].id, rows[old].born_s, True
+            votes[new] += votes[old]
+    return is_adopted

@@ -51,12 +51,9 @@ def cut_masks(rles: Sequence[coco_rle.RLE], size_hw: tuple[int, int]) -> Strips:
     Raises:
         InputError: A mask is malformed, or they need more memory than `limits.masks_bytes`.
     """
-    count, runs = len(rles), coco_rle.to_runs(rles, size_hw)
+    runs = coco_rle.to_runs(rles, size_hw)
     limits.check("masks_bytes", _BYTES * (most := count_pieces(runs)), "masks need")
-    strips, firsts = np.empty((most, 3), np.int32), np.zeros(count + 1, np.int64)
-    boxes, areas = np.zeros((count, 4), np.int64), np.zeros(count, np.int64)
-    _cut_runs(runs.spans, runs.firsts, runs.size_hw, strips, firsts, boxes, areas)
-    return Strips(strips, firsts, boxes, areas)
+    return _cut_runs(runs.spans, runs.firsts, runs.size_hw, most)
 
 
 def cut_boxes(xyxy: NDArray[np.float32], size_hw: tuple[int, int]) -> Strips:
@@ -99,50 +96,31 @@ def move_mask(rle: coco_rle.RLE, box: NDArray[np.float64], target: NDArray[np.fl
     return write_masks(runs)[0]
 
 
-def count_shared(masks: Strips, moves: Ints, others: Strips) -> Ints:
-    """Count the pixels that each mask, moved by int64 [n, 2] (x, y) pixels, shares with each other: int64 [n, m]."""
-    shared = np.zeros((len(masks.areas), len(others.areas)), np.int64)
-    _count_shared(masks.strips, masks.firsts, masks.boxes, moves, others.strips, others.firsts, others.boxes, shared)
-    return shared
-
-
-def count_inside(masks: Strips, moves: Ints, size_hw: tuple[int, int]) -> Ints:
-    """Count the pixels of each mask, moved by int64 [n, 2] (x, y) pixels, that are within the image: int64 [n]."""
-    inside = np.zeros(len(masks.areas), np.int64)
-    _count_inside(masks.strips, masks.firsts, moves, *size_hw, inside)
-    return inside
-
-
 @compiled(
-    "void(Array(int64, 2, 'C', True), Array(int64, 1, 'C', True), UniTuple(int64, 2),"
-    " int32[:, ::1], int64[::1], int64[:, ::1], int64[::1])"
+    STRIPS(
+        *(types.Array(numba.int64, 2, "C", True), types.Array(numba.int64, 1, "C", True)),
+        *(types.UniTuple(numba.int64, 2), numba.int64),
+    )
 )
-def _cut_runs(
-    spans: Ints,
-    spans_firsts: Ints,
-    size_hw: tuple[int, int],
-    strips: NDArray[np.int32],
-    firsts: Ints,
-    boxes: Ints,
-    areas: Ints,
-) -> None:
-    filled, (height, width) = 0, size_hw
+def _cut_runs(spans: Ints, spans_firsts: Ints, size_hw: tuple[int, int], most: int) -> Strips:
+    """Cut masks given by their runs, see `coco_rle.Runs`, into at most so many strips."""
+    filled, (height, width), count = 0, size_hw, len(spans_firsts) - 1
+    strips, firsts = np.empty((most, 3), np.int32), np.zeros(count + 1, np.int64)
+    boxes, areas = np.zeros((count, 4), np.int64), np.zeros(count, np.int64)
     window = np.array([0, 0, width, height])
-    for mask in range(len(areas)):
+    for mask in range(count):
         own = strips[filled:]
-        count = cut(spans[spans_firsts[mask] : spans_firsts[mask + 1]], height, window, own)
+        found = cut(spans[spans_firsts[mask] : spans_firsts[mask + 1]], height, window, own)
         top, bottom = height, 0
-        for k in range(count):
+        for k in range(found):
             areas[mask] += own[k, 2] - own[k, 1]
             top, bottom = min(top, own[k, 1]), max(bottom, own[k, 2])
-        if count:
+        if found:
             boxes[mask, 0], boxes[mask, 1] = own[0, 0], top
-            boxes[mask, 2], boxes[mask, 3] = own[count - 1, 0] + 1, bottom
-        filled += count
+            boxes[mask, 2], boxes[mask, 3] = own[found - 1, 0] + 1, bottom
+        filled += found
         firsts[mask + 1] = filled
-
-
-_STRIPS = "int32[:, ::1], int64[::1]"
+    return Strips(strips, firsts, boxes, areas)
 
 
 @compiled("int64(int32[:, ::1], int64[::1], int64, int64, int32[:, ::1], int64[::1])")
@@ -170,28 +148,49 @@ def count_common(
     return int(count)
 
 
-@compiled(f"void({_STRIPS}, int64[:, ::1], int64[:, ::1], {_STRIPS}, int64[:, ::1], int64[:, ::1])")
-def _count_shared(
-    strips: NDArray[np.int32],
-    firsts: Ints,
-    boxes: Ints,
-    moves: Ints,
-    other_strips: NDArray[np.int32],
-    other_firsts: Ints,
-    other_boxes: Ints,
-    shared: Ints,
-) -> None:
-    for i in range(len(boxes)):
-        own = strips[firsts[i] : firsts[i + 1]]
-        for j in range(len(other_boxes)):
-            others = other_strips[other_firsts[j] : other_firsts[j + 1]]
-            shared[i, j] = count_common(own, boxes[i], moves[i, 0], moves[i, 1], others, other_boxes[j])
+@compiled(numba.int64[:, ::1](STRIPS, numba.int64[:, ::1], STRIPS))
+def count_shared(masks: Strips, moves: Ints, others: Strips) -> Ints:
+    """Count the pixels that each mask, moved by int64 [n, 2] (x, y) pixels, shares with each other: int64 [n, m]."""
+    shared = np.zeros((len(masks.areas), len(others.areas)), np.int64)
+    for i in range(len(masks.areas)):
+        own, box = masks.strips[masks.firsts[i] : masks.firsts[i + 1]], masks.boxes[i]
+        dx, dy = moves[i, 0], moves[i, 1]
+        left, top, right, bottom = box[0] + dx, box[1] + dy, box[2] + dx, box[3] + dy
+        for j in range(len(others.areas)):
+            x1, y1, x2, y2 = others.boxes[j, 0], others.boxes[j, 1], others.boxes[j, 2], others.boxes[j, 3]
+            if left < x2 and x1 < right and top < y2 and y1 < bottom:  # slices of arrays take longer
+                other = others.strips[others.firsts[j] : others.firsts[j + 1]]
+                shared[i, j] = count_common(own, box, dx, dy, other, others.boxes[j])
+    return shared
 
 
-@compiled(f"void({_STRIPS}, int64[:, ::1], int64, int64, int64[::1])")
-def _count_inside(strips: NDArray[np.int32], firsts: Ints, moves: Ints, height: int, width: int, inside: Ints) -> None:
+@compiled(numba.int64[::1](STRIPS, numba.int64[:, ::1], types.UniTuple(numba.int64, 2)))
+def count_inside(masks: Strips, moves: Ints, size_hw: tuple[int, int]) -> Ints:
+    """Count the pixels of each mask, moved by int64 [n, 2] (x, y) pixels, that are within the image: int64 [n]."""
+    inside, (height, width) = np.zeros(len(masks.areas), np.int64), size_hw
     for i in range(len(inside)):
         dx, dy = moves[i, 0], moves[i, 1]
-        for p in range(firsts[i], firsts[i + 1]):
-            if 0 <= strips[p, 0] + dx < width:
-                inside[i] += max(0, min(strips[p, 2] + dy, height) - max(strips[p, 1] + dy, 0))
+        for p in range(masks.firsts[i], masks.firsts[i + 1]):
+            if 0 <= masks.strips[p, 0] + dx < width:
+                inside[i] += max(0, min(masks.strips[p, 2] + dy, height) - max(masks.strips[p, 1] + dy, 0))
+    return inside
+
+
+@compiled(
+    types.Tuple((numba.int32[:, ::1], numba.int64[::1]))(
+        *(numba.int32[:, ::1], numba.int64[::1], numba.int32[:, ::1], numba.int64[::1], numba.int64[::1])
+    )
+)
+def gather(
+    strips: NDArray[np.int32], firsts: Ints, others: NDArray[np.int32], other_firsts: Ints, origins: Ints
+) -> tuple[NDArray[np.int32], Ints]:
+    """The strips and `firsts` of some masks, int64 [n]: i of the first ones, ~i of the others."""
+    filled = np.zeros(len(origins) + 1, np.int64)
+    for n, i in enumerate(origins):
+        length = firsts[i + 1] - firsts[i] if i >= 0 else other_firsts[~i + 1] - other_firsts[~i]
+        filled[n + 1] = filled[n] + length
+    gathered = np.empty((filled[-1], 3), np.int32)
+    for n, i in enumerate(origins):
+        mask = strips[firsts[i] : firsts[i + 1]] if i >= 0 else others[other_firsts[~i] : other_firsts[~i + 1]]
+        gathered[filled[n] : filled[n + 1]] = mask
+    return gathered, filled

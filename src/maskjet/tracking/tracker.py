@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import math
 
+import numba
 import numpy as np
+from numpy.typing import NDArray
 
 from maskjet.detections import Detections
 from maskjet.errors import InputError
-from maskjet.tracking.matching import (
-    Compared,
-    assign,
-    compare,
-    score_adoptions,
-    score_confirmed,
-    score_returns,
-    score_young,
-)
+from maskjet.jit import compiled, types
+from maskjet.tracking.matching import adopt, compare, match
 from maskjet.tracking.strips import Ints, cut_strips
-from maskjet.tracking.tracks import Bools, Given, Tracks, begin, expire, go_on, predict
+from maskjet.tracking.tracks import (
+    CONSTANTS,
+    GIVEN,
+    TRACKS,
+    Floats,
+    Given,
+    Tracks,
+    expire,
+    go_on,
+    no_tracks,
+    predict,
+    renew,
+)
 from maskjet.tracking.tuning import Tuning
 
 _FRAME_S = 1 / 30  # between frames without times
@@ -55,12 +62,12 @@ class Tracker:
             raise InputError(f"threshold must be 0..1, got {threshold}.")
         self.threshold, self._tuning = threshold, Tuning(*map(float, tuning or Tuning()))
         self._next_id = 1
-        self._columns: dict[int, int] = {}  # class id to column of votes
+        self._class_ids = np.zeros(0, np.int64)  # of the columns of votes
         self._size_hw: tuple[int, int] | None = None
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._tracks = Tracks(len(self._columns))
+        self._tracks = no_tracks(len(self._class_ids))
         self._began_s = self._time_s = -math.inf
 
     def update(self, found: Detections, time_s: float | None = None) -> Detections:
@@ -83,86 +90,101 @@ class Tracker:
         given = self._read(found)
         if found.image_size != self._size_hw or time_s < self._time_s:
             self._begin_anew()
-        tracks, last_s = self._tracks, self._time_s
-        if len(tracks):
-            predict(tracks.rows, time_s - last_s, last_s, self._tuning)
-        compared = compare(tracks, given, self._tuning)
-        track_of = self._match(given, compared, time_s)
-        if (track_of < 0).all() and self._is_cut(given, last_s):
-            self._begin_anew()
-            tracks = self._tracks
-            compared = compare(tracks, given, self._tuning)
-        if self._began_s == -math.inf:
-            self._began_s = time_s
+        times = self._began_s, self._time_s, time_s
+        self._tracks, self._next_id, self._began_s, track_id, columns = _update(
+            self._tracks, given, times, self._next_id, self.threshold, self._tuning
+        )
         self._size_hw, self._time_s = found.image_size, time_s
-        origins = np.arange(len(tracks))
-        state, tuning = (tracks.rows, tracks.votes, given), self._tuning
-        self._next_id = go_on(*state, compared.hidden, track_of, time_s, self._next_id, origins, tuning)
-        is_gone = self._adopt(track_of)
-        expire(tracks.rows, compared.covered, given.size_hw, time_s, is_gone, tuning)
-        new = np.flatnonzero((track_of < 0) & (given.confidence >= self.threshold))
-        places = tracks.renew(is_gone, len(new), given.masks, np.concatenate([origins, ~new]))
-        track_of = np.where(track_of >= 0, places[track_of], -1) if len(places) else track_of
-        if len(new):
-            first = len(tracks) - len(new)
-            least = tuning.birth if self._began_s == time_s else tuning.instant
-            track_of[new] = np.arange(first, len(tracks))
-            state = tracks.rows, tracks.votes, given
-            self._next_id = begin(*state, new, first, time_s, least, self._next_id, tuning)
-        return self._name(found, track_of)
-
-    def _is_cut(self, given: Given, last_s: float) -> bool:
-        """Whether the video is cut where nothing of several things goes on."""
-        gone_on, strong = self._tracks.rows["seen_s"] >= last_s, given.confidence >= self.threshold
-        return bool(min(np.count_nonzero(gone_on), np.count_nonzero(strong)) >= _CUT)
-
-    def _name(self, found: Detections, track_of: Ints) -> Detections:
-        """The detections with the ids and classes of their tracks."""
-        ids, classes = np.full(len(found), -1, np.int64), found.class_id.astype(np.int64)
-        is_tracked = track_of >= 0
-        chosen = track_of[is_tracked]
-        ids[is_tracked] = self._tracks.rows["id"][chosen]
-        classes[is_tracked] = np.array([*self._columns], np.int64)[self._tracks.votes[chosen].argmax(1)]
-        return found.with_tracks(ids, classes)
+        return found.with_tracks(track_id, self._class_ids[columns])
 
     def _read(self, found: Detections) -> Given:
         """The detections as arrays, with boxes within the image."""
-        height, width = found.image_size
-        boxes = np.minimum(np.fmax(found.xyxy.astype(np.float64), 0), (width, height, width, height))
-        for class_id in found.class_id.tolist():
-            self._columns.setdefault(class_id, len(self._columns))
-        classes = np.array([self._columns[class_id] for class_id in found.class_id.tolist()], np.int64)
-        self._tracks.add_classes(len(self._columns))
-        confidence = found.confidence.astype(np.float64).clip(0, 1)
-        return Given(found.image_size, boxes, confidence, classes, cut_strips(found))
+        fields = _read_fields(found.xyxy, found.confidence, found.class_id, found.image_size, self._class_ids)
+        if fields[2].min(initial=0) < 0:
+            new = np.setdiff1d(found.class_id, self._class_ids)
+            self._class_ids = np.concatenate([self._class_ids, new])
+            self._tracks = self._tracks._replace(votes=np.pad(self._tracks.votes, ((0, 0), (0, len(new)))))
+            return self._read(found)
+        return Given(found.image_size, *fields, cut_strips(found))
 
-    def _match(self, given: Given, compared: Compared, time_s: float) -> Ints:
-        """The track of each detection, -1 for none: int64 [n]."""
-        rows, votes, similarity = self._tracks.rows, self._tracks.votes, compared.similarity
-        scores, track_of = np.empty_like(similarity), np.full(len(given.classes), -1)
-        into = self.threshold, self._tuning, scores
 
-        def take() -> None:
-            i, j = assign(scores)
-            track_of[j] = i
+_GIVEN = (
+    types.Array(numba.float32, 2, "A", True),
+    types.Array(numba.float32, 1, "A", True),
+    types.Array(numba.int32, 1, "A", True),
+)
 
-        if score_confirmed(rows, similarity, given.confidence, time_s, *into):
-            take()
-        if score_young(rows, similarity, given.confidence, track_of, *into):
-            take()
-        if score_returns(rows, votes, given, track_of, *into):
-            take()
-        return track_of
 
-    def _adopt(self, track_of: Ints) -> Bools:
-        """Let young tracks, of those found, continue lost ones that they fit: which lost ones, bool [t]."""
-        rows, votes = self._tracks.rows, self._tracks.votes
-        is_adopted, scores = np.zeros(len(rows), np.bool_), np.empty((len(rows), len(track_of)))
-        if score_adoptions(rows, votes, track_of, self._time_s, self._began_s, self._tuning, scores):
-            old, j = assign(scores)
-            new = track_of[j]
-            for name in ("id", "born_s"):
-                rows[name][new] = rows[name][old]
-            votes[new] += votes[old]
-            is_adopted[old] = True
-        return is_adopted
+@compiled(
+    types.Tuple((numba.float64[:, ::1], numba.float64[::1], numba.int64[::1]))(
+        *_GIVEN, types.UniTuple(numba.int64, 2), numba.int64[::1]
+    )
+)
+def _read_fields(
+    xyxy: NDArray[np.float32],
+    confidence: NDArray[np.float32],
+    class_id: NDArray[np.int32],
+    size_hw: tuple[int, int],
+    known: Ints,
+) -> tuple[Floats, Floats, Ints]:
+    """Boxes within the image, confidences within 0..1, where NaN becomes 0; columns of known classes, else -1."""
+    count = len(class_id)
+    boxes, confidences, columns = np.empty((count, 4)), np.empty(count), np.full(count, -1)
+    for n in range(count):
+        for k in range(4):
+            edge = float(xyxy[n, k])
+            boxes[n, k] = min(edge, float(size_hw[1 - k % 2])) if edge > 0 else 0.0
+        confidences[n] = min(float(confidence[n]), 1.0) if confidence[n] > 0 else 0.0
+        for column in range(len(known)):
+            if known[column] == class_id[n]:
+                columns[n] = column
+    return boxes, confidences, columns
+
+
+@compiled(
+    types.Tuple((TRACKS, numba.int64, numba.float64, numba.int64[::1], numba.int64[::1]))(
+        *(TRACKS, GIVEN, types.UniTuple(numba.float64, 3), numba.int64, numba.float64, CONSTANTS)
+    )
+)
+def _update(
+    tracks: Tracks,
+    given: Given,
+    times: tuple[float, float, float],
+    next_id: int,
+    threshold: float,
+    tuning: Tuning,
+) -> tuple[Tracks, int, float, Ints, Ints]:
+    """Continue tracks with a frame's detections, in one compiled call: most of what many would take is calling them.
+
+    Args:
+        tracks: The tracks of the frame before; changed.
+        given: The detections.
+        times: When the tracker began, -inf for now; when the frame before was, and when this one is.
+        next_id: The next free id.
+        threshold: As `Tracker` has it.
+        tuning: As `Tracker` has it.
+
+    Returns:
+        The tracks, the next free id, and when the tracker began; of the detections ids and columns of classes,
+        int64 [n].
+    """
+    began_s, last_s, time_s = times
+    predict(tracks.rows, time_s - last_s, last_s, tuning)
+    compared = compare(tracks, given, tuning)
+    track_of = match(tracks, given, compared.similarity, time_s, threshold, tuning)
+    gone_on, strong = np.sum(tracks.rows["seen_s"] >= last_s), np.sum(given.confidence >= threshold)
+    if (track_of < 0).all() and min(gone_on, strong) >= _CUT:
+        tracks, began_s = no_tracks(tracks.votes.shape[1]), -np.inf
+        compared = compare(tracks, given, tuning)
+    instant = tuning.instant
+    if began_s == -np.inf:
+        began_s, instant = time_s, tuning.birth
+    next_id, origins = go_on(tracks, given, compared.hidden, track_of, time_s, next_id, tuning)
+    is_gone = adopt(tracks, track_of, time_s, began_s, tuning)
+    expire(tracks.rows, compared.covered, given.size_hw, time_s, is_gone, tuning)
+    tracks, next_id = renew(tracks, given, is_gone, origins, track_of, time_s, threshold, instant, next_id, tuning)
+    track_id, columns = np.full(len(track_of), -1), given.classes.copy()
+    for n, i in enumerate(track_of):
+        if i >= 0:
+            track_id[n], columns[n] = tracks.rows[i].id, tracks.votes[i].argmax()
+    return tracks, next_id, began_s, track_id, columns

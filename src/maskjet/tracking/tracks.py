@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet.jit import compiled, types
-from maskjet.tracking.strips import STRIPS, Ints, Strips
+from maskjet.tracking.strips import STRIPS, Ints, Strips, gather
 from maskjet.tracking.tuning import Tuning
 
 Floats = NDArray[np.float64]
@@ -35,6 +35,8 @@ TRACK = np.dtype(
 )
 ROWS = numba.from_dtype(TRACK)[::1]
 """Type of `Tracks.rows` in compiled functions."""
+BOX = types.Array(numba.float64, 1, "A")
+"""Type of a box there, x1, y1, x2, y2."""
 CONSTANTS = types.NamedUniTuple(numba.float64, len(Tuning._fields), Tuning)
 """Type of a `Tuning` there."""
 
@@ -60,110 +62,48 @@ GIVEN = types.NamedTuple(
 """Type of `Given` there."""
 
 
-class Tracks:
-    """Tracks with their masks and votes; none at first.
+class Tracks(NamedTuple):
+    """Tracks with their masks and votes."""
 
-    Args:
-        classes: Number of classes known so far.
-    """
-
-    def __init__(self, classes: int = 0) -> None:
-        self.rows: Rows = np.zeros(0, TRACK)
-        """A row per track."""
-        self.votes: Floats = np.zeros((0, max(classes, 1)))
-        """float64 [t, c]: summed confidence of each class."""
-        self._strips, self._firsts = np.empty((0, 3), np.int32), np.zeros(1, np.int64)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def add_classes(self, count: int) -> None:
-        """Make room for the votes of so many classes in all."""
-        missing = count - self.votes.shape[1]
-        if missing > 0:
-            self.votes = np.pad(self.votes, ((0, 0), (0, missing)))
-
-    def masks(self) -> tuple[Strips, Ints]:
-        """The masks where they were found, and by how many pixels they have moved since, int64 [t, 2]."""
-        boxes, areas, moves = _place_masks(self.rows)
-        return Strips(self._strips, self._firsts, boxes, areas), moves
-
-    def renew(self, is_gone: Bools, new: int, found: Strips, origins: Ints) -> Ints:
-        """Drop tracks, bool [t], append zeroed rows for new ones, and take masks; returns where the others are now.
-
-        Args:
-            is_gone: bool [t].
-            new: Number of new tracks.
-            found: Masks that were found.
-            origins: int64 [t + new]: i for the mask of track i, ~n for that of found mask n.
-
-        Returns:
-            int64 [t]: the new row of each track, -1 if it is gone.
-        """
-        count = len(self) - int(np.count_nonzero(is_gone)) + new
-        rows, votes = np.zeros(count, TRACK), np.zeros((count, self.votes.shape[1]))
-        old = self.rows, self.votes, self._strips, self._firsts
-        self._strips, self._firsts, places = _renew(*old, is_gone, found.strips, found.firsts, origins, rows, votes)
-        self.rows, self.votes = rows, votes
-        return places
+    rows: Rows
+    """A row per track."""
+    votes: Floats
+    """float64 [t, c]: summed confidence of each class."""
+    strips: NDArray[np.int32]
+    """int32 [s, 3]: the strips of the masks where they were found; see `Strips`."""
+    firsts: Ints
+    """int64 [t + 1]: `strips[firsts[i] : firsts[i + 1]]` are track i's."""
 
 
-@compiled(
-    types.Tuple((numba.int32[:, ::1], numba.int64[::1], numba.int64[::1]))(
-        *(ROWS, numba.float64[:, ::1], numba.int32[:, ::1], numba.int64[::1], numba.boolean[::1]),
-        *(numba.int32[:, ::1], numba.int64[::1], numba.int64[::1], ROWS, numba.float64[:, ::1]),
-    )
-)
-def _renew(
-    old_rows: Rows,
-    old_votes: Floats,
-    strips: NDArray[np.int32],
-    firsts: Ints,
-    is_gone: Bools,
-    found: NDArray[np.int32],
-    found_firsts: Ints,
-    origins: Ints,
-    rows: Rows,
-    votes: Floats,
-) -> tuple[NDArray[np.int32], Ints, Ints]:
-    """Fill the rows and votes of tracks that stay; returns the strips of all, their `firsts`, and the rows' places."""
-    places, kept, taken = np.full(len(old_rows), -1), 0, np.empty(len(rows), np.int64)
-    for i in range(len(origins)):
-        if i < len(old_rows):
-            if is_gone[i]:
-                continue
-            rows[kept], votes[kept], places[i] = old_rows[i], old_votes[i], kept
-        taken[kept] = origins[i]
-        kept += 1
-    new_firsts = np.zeros(len(taken) + 1, np.int64)
-    for n, k in enumerate(taken):
-        length = firsts[k + 1] - firsts[k] if k >= 0 else found_firsts[~k + 1] - found_firsts[~k]
-        new_firsts[n + 1] = new_firsts[n] + length
-    new_strips = np.empty((new_firsts[-1], 3), np.int32)
-    for n, k in enumerate(taken):
-        mask = strips[firsts[k] : firsts[k + 1]] if k >= 0 else found[found_firsts[~k] : found_firsts[~k + 1]]
-        new_strips[new_firsts[n] : new_firsts[n + 1]] = mask
-    return new_strips, new_firsts, places
+TRACKS = types.NamedTuple((ROWS, numba.float64[:, ::1], numba.int32[:, ::1], numba.int64[::1]), Tracks)
+"""Type of `Tracks` there."""
 
 
-@compiled("float64(Array(float64, 1, 'A'))")
+@compiled(TRACKS(numba.int64))
+def no_tracks(classes: int) -> Tracks:
+    """No tracks, with room for the votes of so many classes."""
+    return Tracks(np.zeros(0, TRACK), np.zeros((0, classes)), np.empty((0, 3), np.int32), np.zeros(1, np.int64))
+
+
+@compiled(types.Tuple((STRIPS, numba.int64[:, ::1], numba.float64[:, ::1]))(TRACKS))
+def place_masks(tracks: Tracks) -> tuple[Strips, Ints, Floats]:
+    """The masks where they were found, by how many pixels they have moved since, int64 [t, 2], and boxes, [t, 4]."""
+    count = len(tracks.rows)
+    boxes, areas, moves = np.empty((count, 4), np.int64), np.empty(count, np.int64), np.empty((count, 2), np.int64)
+    edges = np.empty((count, 4))
+    for i in range(count):
+        row = tracks.rows[i]
+        boxes[i], areas[i], edges[i] = row.mask_box, row.area, row.edges
+        for k in range(2):
+            moves[i, k] = np.int64(np.rint((row.edges[k] + row.edges[k + 2]) / 2 - row.anchor[k]))
+    return Strips(tracks.strips, tracks.firsts, boxes, areas), moves, edges
+
+
+@compiled(numba.float64(BOX))
 def size_of(box: Floats) -> float:
     """The root of a box's area, in pixels."""
     area = max(box[2] - box[0], 0.0) * max(box[3] - box[1], 0.0)
     return float(np.sqrt(max(area, _LEAST_AREA)))
-
-
-@compiled(types.Tuple((numba.int64[:, ::1], numba.int64[::1], numba.int64[:, ::1]))(ROWS))
-def _place_masks(rows: Rows) -> tuple[Ints, Ints, Ints]:
-    """Tight boxes and areas of masks, and their moves in whole pixels."""
-    boxes, areas = np.empty((len(rows), 4), np.int64), np.empty(len(rows), np.int64)
-    moves = np.empty((len(rows), 2), np.int64)
-    for i in range(len(rows)):
-        row = rows[i]
-        boxes[i], areas[i] = row.mask_box, row.area
-        for k in range(2):
-            moves[i, k] = np.int64(np.rint((row.edges[k] + row.edges[k + 2]) / 2 - row.anchor[k]))
-    return boxes, areas, moves
 
 
 @compiled(numba.void(ROWS, numba.float64, numba.float64, CONSTANTS))
@@ -191,7 +131,7 @@ def predict(rows: Rows, passed_s: float, last_s: float, tuning: Tuning) -> None:
 
 @compiled(
     numba.void(
-        *(types.Array(numba.float64, 1, "A"), numba.float64[::1], types.UniTuple(numba.int64, 2)),
+        *(BOX, numba.float64[::1], types.UniTuple(numba.int64, 2)),
         *(numba.boolean, numba.float64, numba.boolean[::1]),
     )
 )
@@ -232,26 +172,19 @@ def _correct(edges: Floats, speeds: Floats, spreads: Floats, box: Floats, is_hid
 
 
 @compiled(
-    numba.int64(
-        *(ROWS, numba.float64[:, ::1], GIVEN, numba.int64[:, ::1], numba.int64[::1], numba.float64, numba.int64),
-        *(numba.int64[::1], CONSTANTS),
+    types.Tuple((numba.int64, numba.int64[::1]))(
+        *(TRACKS, GIVEN, numba.int64[:, ::1], numba.int64[::1], numba.float64, numba.int64, CONSTANTS)
     )
 )
 def go_on(
-    rows: Rows,
-    votes: Floats,
-    given: Given,
-    hidden: Ints,
-    track_of: Ints,
-    time_s: float,
-    next_id: int,
-    origins: Ints,
-    tuning: Tuning,
-) -> int:
-    """Move the tracks that were found to where they are, and confirm them; returns the next free id.
+    tracks: Tracks, given: Given, hidden: Ints, track_of: Ints, time_s: float, next_id: int, tuning: Tuning
+) -> tuple[int, Ints]:
+    """Move the tracks that were found to where they are, and confirm them.
 
-    Sets in `origins` the tracks that take a detection's mask; see `Tracks.renew`.
+    Returns:
+        The next free id; and int64 [t]: ~n for a track that takes detection n's mask, i for track i that keeps its own.
     """
+    rows, votes, origins = tracks.rows, tracks.votes, np.arange(len(tracks.rows))
     is_hidden = np.empty(4, np.bool_)
     for n in range(len(track_of)):
         i = track_of[n]
@@ -272,7 +205,7 @@ def go_on(
         if row.id < 0 and (row.best >= tuning.birth or votes[i].sum() >= tuning.evidence):
             row.id = next_id
             next_id += 1
-    return next_id
+    return next_id, origins
 
 
 @compiled(
@@ -312,36 +245,52 @@ def expire(
 
 
 @compiled(
-    numba.int64(
-        *(ROWS, numba.float64[:, ::1], GIVEN, numba.int64[::1], numba.int64, numba.float64, numba.float64),
-        *(numba.int64, CONSTANTS),
+    types.Tuple((TRACKS, numba.int64))(
+        *(TRACKS, GIVEN, numba.boolean[::1], numba.int64[::1], numba.int64[::1], numba.float64, numba.float64),
+        *(numba.float64, numba.int64, CONSTANTS),
     )
 )
-def begin(
-    rows: Rows,
-    votes: Floats,
+def renew(
+    tracks: Tracks,
     given: Given,
-    found: Ints,
-    first: int,
+    is_gone: Bools,
+    origins: Ints,
+    track_of: Ints,
     time_s: float,
-    least: float,
+    threshold: float,
+    instant: float,
     next_id: int,
     tuning: Tuning,
-) -> int:
-    """Fill the rows from `first` on with what is found and new; returns the next free id.
+) -> tuple[Tracks, int]:
+    """Drop tracks, bool [t], and begin those of detections of at least `threshold` that have none.
 
-    Those of at least the confidence `least` are confirmed.
+    Begun ones of at least the confidence `instant` are confirmed. `track_of` is changed to the new rows; `origins` are
+    those of `go_on`.
+
+    Returns:
+        The tracks, and the next free id.
     """
-    for k in range(len(found)):
-        n, row = found[k], rows[first + k]
-        box, size = given.boxes[n], size_of(given.boxes[n])
+    new = np.flatnonzero((track_of < 0) & (given.confidence >= threshold))
+    kept = np.flatnonzero(~is_gone)
+    count, taken = len(kept) + len(new), np.concatenate((origins[kept], ~new))
+    rows, votes = np.zeros(count, TRACK), np.zeros((count, tracks.votes.shape[1]))
+    places = np.full(len(tracks.rows), -1)
+    for k, i in enumerate(kept):
+        rows[k], votes[k], places[i] = tracks.rows[i], tracks.votes[i], k
+    for n in range(len(track_of)):
+        track_of[n] = places[track_of[n]] if track_of[n] >= 0 else -1
+    for k, thing in enumerate(new):
+        n = int(thing)
+        row, box, size = rows[len(kept) + k], given.boxes[n], size_of(given.boxes[n])
         row.edges[:] = box
         row.spreads[:, 0], row.spreads[:, 2] = (tuning.jitter * size) ** 2, (tuning.first_speed * size) ** 2
         row.anchor[0], row.anchor[1] = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
         row.mask_box[:], row.area = given.masks.boxes[n], given.masks.areas[n]
         row.best, row.born_s, row.seen_s, row.id = given.confidence[n], time_s, time_s, -1
-        votes[first + k, given.classes[n]] = given.confidence[n]
-        if given.confidence[n] >= least:
+        votes[len(kept) + k, given.classes[n]] = given.confidence[n]
+        track_of[n] = len(kept) + k
+        if given.confidence[n] >= instant:
             row.id = next_id
             next_id += 1
-    return next_id
+    strips, firsts = gather(tracks.strips, tracks.firsts, given.masks.strips, given.masks.firsts, taken)
+    return Tracks(rows, votes, strips, firsts), next_id
