@@ -117,8 +117,10 @@ def test_late_frames_are_dropped_whole_unless_they_are_begun():
             yield np.zeros((4, 4, 3), np.uint8)
             assert number or begun.wait(30)
 
+    def cut(frame):
+        return [replace(frame, pixels=frame.pixels[part:]) for part in range(3)]
+
     source = ListSource(produce(), "camera")
-    cut = lambda frame: [replace(frame, pixels=frame.pixels[part:]) for part in range(3)]  # noqa: E731
     with closing(Readers([source], room=1, drops_late=True, cut=cut)) as readers:
         taken = readers.take(2, waits=True)
         begun.set()

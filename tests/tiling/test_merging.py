@@ -10,7 +10,7 @@ from maskjet import coco_rle, limits
 from maskjet.detections import Detections
 from maskjet.errors import InputError
 from maskjet.tiling.layout import Tile, cut_tiles
-from maskjet.tiling.merging import AGREES, merge, merge_tiles, to_runs
+from maskjet.tiling.merging import AGREES, NEAR, merge, merge_tiles, to_runs
 
 HW = 64, 96
 SEAMS = cut_tiles(HW, 32, 0, (32, 32), full=False)
@@ -86,70 +86,55 @@ def regions(p, q, tiles):
     return p["mask"][rows, columns], q["mask"][other_rows, other_columns]
 
 
-def reference(tiles, seen, most=100):
+def reference(tiles, seen):
     """The rules of `merging`, with dense masks: class, confidence and mask of each thing."""
-    pieces = []
-    for t, (tile, some) in enumerate(zip(tiles, seen, strict=True)):
-        for one in some:
-            box = coco_rle.to_xyxy(coco_rle.encode(one.mask)[0])
-            cuts = [box[1] <= tile.top > 0, box[0] <= tile.left > 0]
-            ends = (box[3], tile.top + tile.height, HW[0]), (box[2], tile.left + tile.width, HW[1])
-            cuts += [at >= end < side for at, end, side in ends]
-            cuts = cuts if one.mask.any() else [False] * 4
-            pieces.append({"tile": t, "cuts": cuts, "cut": any(cuts)} | one._asdict())
-    pieces.sort(key=lambda one: -one["confidence"])
-    for p in pieces:
-        p["iou"], p["in"] = {}, {}
-        for k, q in enumerate(pieces):
-            both = regions(p, q, tiles) if p["tile"] != q["tile"] and p["class_id"] == q["class_id"] else None
-            shared = (both[0] & both[1]).sum() if both else 0
-            if shared:
-                p["iou"][k] = shared / (both[0] | both[1]).sum()
-                p["in"][k] = shared / p["mask"].sum()
-    kept = [True] * len(pieces)
-    for i, p in enumerate(pieces):
-        for j, iou in p["iou"].items():
-            if kept[i] and j > i and iou >= AGREES and not p["cut"] and not pieces[j]["cut"]:
-                kept[j] = False
-    whole, before = [not one["cut"] for one in pieces], list(kept)
-    for j, q in enumerate(pieces):
-        inner = [i for i in range(j) if before[i] and not pieces[i]["cut"] and pieces[i]["in"].get(j, 0) >= AGREES]
-        inner = [i for i in inner if pieces[i]["confidence"] > q["confidence"]]
-        covered = sum((pieces[i]["mask"] & q["mask"]).sum() for i in inner)
-        if len(inner) > 1 and whole[j] and covered >= AGREES * q["mask"].sum():
-            kept[j] = whole[j] = False
     full, laps = tiles[-1] == FULL, []
     for axis in (0, 1):
         starts = sorted({tile[axis] for tile in tiles[:-1]})
         laps.append(all(after - start < tiles[0][axis + 2] for start, after in pairwise(starts)))
+    pieces = []
+    for t, one in sorted(((t, one) for t, some in enumerate(seen) for one in some), key=lambda each: -each[1][1]):
+        (left, top, right, bottom), tile = coco_rle.to_xyxy(coco_rle.encode(one.mask)[0]), tiles[t]
+        cuts = [top - NEAR <= tile.top > 0 or bottom + NEAR >= tile.top + tile.height < HW[0]]
+        cuts += [left - NEAR <= tile.left > 0 or right + NEAR >= tile.left + tile.width < HW[1]]
+        cuts = [cut and one.mask.any() for cut in cuts]
+        pieces.append({"tile": t, "cuts": cuts, "cut": any(cuts), "iou": {}, "in": {}} | one._asdict())
+    for p in pieces:
+        for k, q in enumerate(pieces):
+            both = regions(p, q, tiles) if p["tile"] != q["tile"] and p["class_id"] == q["class_id"] else None
+            if both and (shared := (both[0] & both[1]).sum()):
+                p["iou"][k], p["in"][k] = shared / (both[0] | both[1]).sum(), shared / p["mask"].sum()
+    whole = [not one["cut"] for one in pieces]
+    kept = [True] * len(pieces)
+    for i, p in enumerate(pieces):
+        for j, iou in p["iou"].items():
+            if kept[i] and j > i and iou >= AGREES and whole[i] and whole[j]:
+                kept[j] = False
+    is_left = [kept[i] and whole[i] for i in range(len(pieces))]
+    for j, q in enumerate(pieces):
+        inner = [p["mask"] & q["mask"] for i, p in enumerate(pieces[:j]) if is_left[i] and p["in"].get(j, 0) >= AGREES]
+        if len(inner) > 1 and whole[j] and np.sum(inner) >= AGREES * q["mask"].sum():
+            kept[j] = whole[j] = False
     for i, p in enumerate(pieces):
         is_in = any(whole[j] and share >= AGREES for j, share in p["in"].items())
-        is_judged = full and not any(cut and not lap for cut, lap in zip(p["cuts"], laps * 2, strict=True))
-        if p["cut"] and (is_in or is_judged):
-            kept[i] = False
-    groups = [{i} for i in range(len(pieces))]
+        is_judged = full and all(lap or not cut for cut, lap in zip(p["cuts"], laps, strict=True))
+        kept[i] &= not (p["cut"] and (is_in or is_judged))
+    groups = [[i] for i in range(len(pieces))]
     edges = [(-iou, i, j) for i, p in enumerate(pieces) for j, iou in p["iou"].items() if i < j and iou >= AGREES]
     for _, i, j in sorted(edges):
-        one, two = groups[i], groups[j]
-        apart = not {pieces[k]["tile"] for k in one} & {pieces[k]["tile"] for k in two}
-        if kept[i] and kept[j] and (pieces[i]["cut"] or pieces[j]["cut"]) and one is not two and apart:
-            one |= two
-            for k in two:
-                groups[k] = one
-    heads = [i for i in range(len(pieces)) if kept[i] and min(groups[i]) == i]
-    heads.sort(key=lambda i: -max(pieces[k]["confidence"] for k in groups[i]))
-    return [
-        (
-            pieces[i]["class_id"],
-            np.float32(max(pieces[k]["confidence"] for k in groups[i])),
-            np.any([pieces[k]["mask"] for k in groups[i]], axis=0),
-        )
-        for i in heads[:most]
-    ]
+        both = groups[i] + groups[j]
+        is_apart = len({pieces[k]["tile"] for k in both}) == len(both)  # also from itself
+        if kept[i] and kept[j] and (pieces[i]["cut"] or pieces[j]["cut"]) and is_apart:
+            for k in both:
+                groups[k] = both
+    things = [[pieces[k] for k in group] for i, group in enumerate(groups) if kept[i] and min(group) == i]
+    things = [(some[0]["class_id"], np.float32(max(one["confidence"] for one in some)), some) for some in things]
+    things.sort(key=lambda thing: -thing[1])
+    return [(*about, np.any([one["mask"] for one in some], axis=0)) for *about, some in things]
 
 
 def random_scene(random):
-    """Boxes with bites seen badly: parts missed, added, split, and classes and confidences of their own."""
+    """Boxes, seen badly by tiles."""
     overlap = random.choice([0, 0.2, 0.4])
     tiles = cut_tiles(HW, 32, overlap, (32, 32), full=bool(random.integers(2)))
     things = []
@@ -158,13 +143,10 @@ def random_scene(random):
         mask = area((max(top, 0), max(left, 0), top + random.integers(4, 40), left + random.integers(4, 40)))
         mask &= random.random(HW) < random.choice([1, 0.8])
         things.append(Seen(mask, class_id=int(random.random() < 0.2)))
-    seen = []
-    for some in look(things, tiles):
-        bad = [one for one in some if random.random() < 0.9]
-        for one in list(bad):
-            if random.random() < 0.3:  # half of it as one more
-                bad.append(one._replace(mask=one.mask & (np.arange(HW[1]) % 40 < 20)))
-        seen.append([one._replace(mask=one.mask & (random.random(HW) < 0.95)) for one in bad])
+    seen = look(things, tiles)
+    for some in seen:  # some twice, once by half; some pixels not
+        some += [one._replace(mask=one.mask & (np.arange(HW[1]) % 40 < 20)) for one in some if random.random() < 0.3]
+        some[:] = [one._replace(mask=one.mask & (random.random(HW) < 0.95)) for one in some if random.random() < 0.9]
     order = iter(random.permutation(sum(map(len, seen))))
     return tiles, [[one._replace(confidence=float(0.9 - next(order) / 500)) for one in some] for some in seen]
 
@@ -175,13 +157,11 @@ def test_merges_as_a_dense_reference_in_any_order(seed):
     tiles, seen = random_scene(random)
     expected = reference(tiles, seen)
     merged = run(tiles, seen)
-    assert list(zip(merged.class_id, merged.confidence, strict=True)) == [each[:2] for each in expected]
+    assert list(zip(merged.class_id, merged.confidence, strict=True)) == [tuple(each[:2]) for each in expected]
     for rle, (_, _, mask) in zip(merged.rle, expected, strict=True):
         assert rle == coco_rle.encode(mask)[0]
-    order = random.permutation(len(tiles))
-    mixed = [[seen[k][i] for i in random.permutation(len(seen[k]))] for k in order]
-    again = run([tiles[k] for k in order], mixed)
-    assert again.to_json() == merged.to_json()
+    again = [(tiles[k], [seen[k][i] for i in random.permutation(len(seen[k]))]) for k in random.permutation(len(tiles))]
+    assert run(*zip(*again, strict=True)).to_json() == merged.to_json()
 
 
 SHAPES = {
@@ -205,9 +185,6 @@ def test_things_that_borders_cut_are_whole_again_and_apart(masks, tiles):
     things = [Seen(mask, 0.5 + k / 50) for k, mask in enumerate(masks)]
     seen = look(things, tiles)
     assert_things(run(tiles, seen), things)
-    for some in seen:
-        some.reverse()
-    assert_things(run(tiles[::-1], seen[::-1]), things)
     boxes = run(tiles, seen, has_masks=False)
     assert boxes.rle is None
     left, top, right, bottom = coco_rle.to_xyxy(coco_rle.encode(np.any(masks, axis=0))[0]) if masks else [0] * 4
@@ -217,20 +194,18 @@ def test_things_that_borders_cut_are_whole_again_and_apart(masks, tiles):
 
 def test_things_that_meet_on_a_seam_are_apart_in_the_full_image():
     things = [Seen(area((8, 20, 20, 32))), Seen(area((8, 32, 20, 50)))]
-    tiles = [*SEAMS, FULL]
-    assert_things(run(tiles, look(things, tiles)), things)
+    assert_things(run([*SEAMS, FULL], look(things, [*SEAMS, FULL])), things)
 
 
-BUS, WINDOW = area((4, 4, 16, 26)), area((5, 5, 15, 13))
+BUS, WINDOW, CAR = area((4, 4, 16, 26)), area((5, 5, 15, 13)), area((4, 24, 16, 48))
 TWO = [Seen(area((4, 4, 16, 14)), 0.8), Seen(area((4, 16, 16, 26)), 0.7)]
-CUT = [Seen(area((4, 24, 16, 40)), 0.9), Seen(area((4, 28, 16, 48)), 0.6)]  # what two of LAPS see of the next one
-CAR = area((4, 24, 16, 48))
+CUT = [Seen(area((4, 24, 16, 40)), 0.9), Seen(area((4, 28, 16, 48)), 0.6)]  # what two of LAPS see of the car
 
 
 @pytest.mark.parametrize(
     ("first", "second", "full", "expected"),
     [
-        ([Seen(area((4, 30, 16, 38)), 0.6)], [Seen(area((4, 30, 16, 39)), 0.8)], [], "second"),
+        ([Seen(area((4, 31, 16, 37)), 0.6)], [Seen(area((4, 31, 16, 36)), 0.8)], [], "second"),
         ([Seen(BUS)], [], [Seen(area((4, 4, 17, 27)), 0.8)], "full"),
         ([Seen(BUS, 0.9)], [], [Seen(area((4, 4, 17, 27)), 0.8)], "first"),
         ([Seen(BUS, 0.9)], [], [Seen(BUS, 0.8, class_id=1)], "first full"),
@@ -242,6 +217,7 @@ CAR = area((4, 24, 16, 48))
         (CUT[:1], CUT[1:], [], ""),  # the full image would have seen it
         (CUT[:1], CUT[1:], None, "joined"),
         (CUT[:1], [Seen(CAR & area((0, 28, 64, 47)), 0.6, class_id=1)], None, "first second"),
+        (CUT[:1], [Seen(area((4, 31, 16, 38)), 0.2)], None, "first"),  # seen whole, but only in part
         (CUT[:1], [Seen(area((4, 41, 16, 47)), 0.6)], None, "first second"),
         ([Seen(area((4, 36, 16, 40)), 0.9)], [Seen(area((4, 36, 16, 48)), 0.6)], None, "second"),
     ],
@@ -250,35 +226,30 @@ def test_tiles_and_the_full_image_agree_on_what_stays(first, second, full, expec
     tiles = [*LAPS, FULL] if full is not None else LAPS
     seen = [first, second, *[[] for _ in LAPS[2:]], full][: len(tiles)]
     known = {"first": first, "second": second, "full": full, "joined": [Seen(CAR, 0.9)]}
-    merged = run(tiles, seen)
-    assert_things(merged, [one for name in expected.split() for one in known[name]])
-    assert merged.confidence.tolist() == sorted(merged.confidence, reverse=True)
+    assert_things(run(tiles, seen), [one for name in expected.split() for one in known[name]])
 
 
 def test_pieces_of_a_tile_that_saw_two_things_are_never_joined():
-    crowd, ahead, behind = area((4, 20, 16, 40)), area((4, 30, 16, 56)), area((17, 30, 20, 56))
-    seen = [[Seen(crowd, 0.5)], [Seen(ahead, 0.6), Seen(behind, 0.7)], *[[]] * 4]
-    tall = seen[0][0]._replace(mask=area((4, 20, 20, 40)))
-    merged = run(LAPS, [[tall], *seen[1:]])
-    assert_things(merged, [Seen(ahead | tall.mask, 0.6), Seen(behind, 0.7)])
+    crowd, ahead = Seen(area((4, 20, 40, 40)), 0.5), Seen(area((4, 28, 30, 50)), 0.6)
+    behind, below = Seen(area((32, 28, 40, 50)), 0.7), Seen(area((32, 20, 60, 40)), 0.8)
+    merged = run(LAPS, [[crowd], [ahead, behind], [], [below], [], []])  # the crowd agrees with `ahead` and `below`
+    assert_things(merged, [ahead._replace(mask=ahead.mask | crowd.mask), below._replace(mask=below.mask | behind.mask)])
 
 
 def test_ties_and_the_number_of_detections():
     things = [Seen(area((4 * k, 4, 4 * k + 3, 9)), 0.5, k % 2) for k in range(6)]
-    tiles, seen = [FULL], [things]
-    assert run(tiles, seen, most=4).to_json() == run(tiles, [things[::-1]], most=4).to_json()
-    assert len(run(tiles, seen, most=4)) == 4
-    assert run(tiles, seen).class_names == {0: "car", 1: "bus"}
+    merged = run([FULL], [things], most=4)
+    assert run([FULL], [things[::-1]], most=4).to_json() == merged.to_json()
+    assert (len(merged), merged.class_names) == (4, {0: "car", 1: "bus"})
 
 
 def test_frames_too_large_for_a_mask_give_runs_in_crops():
     side, corner = 50_000, 30_000
     tiles = [Tile(corner, corner, 64, 96), Tile(corner, corner + 96, 64, 96)]
     found = [found_in(FULL, [Seen(area(box))]) for box in ((20, 50, 30, 96), (20, 0, 30, 7))]
-    strips = merge_tiles(found, tiles, (side, side), most=9).strips
-    assert len(strips) == 1
-    assert (strips[0][0] == (corner + 50, corner + 20, corner + 30)).all()
-    crop = to_runs([strips[0] - np.array((corner + 50, corner + 20, corner + 20), np.int32)], (10, 53))
+    (strips,) = merge_tiles(found, tiles, (side, side), most=9).strips
+    assert (strips[0] == (corner + 50, corner + 20, corner + 30)).all()
+    crop = to_runs([strips - np.array((corner + 50, corner + 20, corner + 20), np.int32)], (10, 53))
     assert crop.unite().all()
 
 

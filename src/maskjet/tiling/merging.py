@@ -1,9 +1,9 @@
 """Detections of overlapping tiles, merged into those of their frame, without a dense mask.
 
-Only pieces of one class and of different tiles that overlap or touch are compared. A piece is *cut* if its mask touches
-an inner border of its tile, so that the thing may go on; else it is *whole*. Two pieces *agree* if the IoU of their
-masks is at least `AGREES` within the rectangle that both tiles see; of tiles that only touch, along the lines of pixels
-on both sides of the seam. A piece *lies in* another if at least `AGREES` of its pixels do.
+Only pieces of one class and of different tiles that overlap or touch are compared. A piece is *cut* if its mask comes
+within `NEAR` pixels of an inner border of its tile, so that the thing may go on; else it is *whole*. Two pieces *agree*
+if the IoU of their masks is at least `AGREES` within the rectangle that both tiles see; of tiles that only touch, along
+the lines of pixels on both sides of the seam. A piece *lies in* another if at least `AGREES` of its pixels do.
 
 1. Of whole pieces that agree, the most confident one stays: the same thing seen twice.
 2. A whole piece is dropped if two or more that are left, whole and more confident, lie in it and cover `AGREES` of it:
@@ -38,6 +38,8 @@ from maskjet.tracking.strips import Ints, Strips, count_common, cut_boxes, cut_m
 
 AGREES = 0.5
 """IoU from which two pieces are the same thing, and share of a piece's pixels from which it lies in another."""
+NEAR = 2
+"""Most pixels between a piece and the border that cuts it; at 0, box AP is 0.013 lower, as boxes end beside it."""
 
 
 class Things(NamedTuple):
@@ -138,7 +140,7 @@ def _cut(found: Sequence[Detections]) -> Strips:
 def _find_cut(boxes: Ints, tile: Ints, tiles: Ints, size_hw: tuple[int, int]) -> tuple[NDArray[np.bool_], ...]:
     """Which pieces are cut by inner borders of their tiles, and which of them by borders that rule 4 is about."""
     starts, ends = tiles[:, [1, 0]], tiles[:, [1, 0]] + tiles[:, [3, 2]]
-    is_before, is_behind = boxes[:, :2] <= starts[tile], boxes[:, 2:] >= ends[tile]
+    is_before, is_behind = boxes[:, :2] - NEAR <= starts[tile], boxes[:, 2:] + NEAR >= ends[tile]
     cuts = (is_before & (starts > 0)[tile]) | (is_behind & (ends < size_hw[::-1])[tile])  # across x and y
     cuts &= boxes[:, 2:] > boxes[:, :2]  # an empty mask has its box in the corner
     is_cut = np.asarray(cuts.any(axis=1))
