@@ -139,10 +139,9 @@ class Model:
             max_detections: Most detections per image, the most confident ones, up to what the model was loaded with.
             decoder: What decodes JPEGs given as files or contents: "cpu", or "cuda", the model's GPU, which is faster
                 and at most 1 off in few pixels. JPEGs that it does not take go to the CPU, and `report()` counts them.
-            tile: For small things in large images: detect on overlapping tiles, and merge what is found. Side of a tile
-                in pixels, 32 or more; (height, width); or "auto": the network's input, enlarged until there are at most
-                64 tiles. An image no larger than a tile is its only one.
-            overlap: Least overlap of tiles, 0..0.9 of their sides; larger than most things that are cut.
+            tile: For small things in large images, the size of overlapping tiles to detect on: a side in pixels, 32 or
+                more; (height, width); or "auto": the network's input, enlarged until there are at most 64 tiles.
+            overlap: Least overlap of tiles, 0..0.9 of their sides; larger than most things.
             full: Whether to detect on the whole image, too, for things larger than tiles.
 
         Returns:

@@ -97,9 +97,8 @@ class Camera(ListSource):
         super().__init__([path] * 4, "camera")
 
 
-@pytest.mark.parametrize("way", ["", " --side-by-side"])
-def test_tiles_are_those_of_stream(way, maskjet):
-    code, _, err = maskjet(f"run {OTHER} -o a.jsonl --tile 80x64 --overlap 0.1 --no-full --threshold 0.01{way}")
+def test_tiles_are_those_of_stream(maskjet):
+    code, _, err = maskjet(f"run {OTHER} -o a.jsonl --tile 80x64 --overlap 0.1 --no-full --threshold 0.01")
     assert code == 0, err
     with load("demo", device="cpu", input_size=(80, 80)) as model:
         options = {"tile": (64, 80), "overlap": 0.1, "full": False, "threshold": 0.01}

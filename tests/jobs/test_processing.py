@@ -201,17 +201,13 @@ def test_the_same_bytes_each_time(model, clip, pictures, batch, tiling, monkeypa
         assert process(segment, model, batch=batch, tiling=tiling).equals(table, check_metadata=True)
 
 
-def test_tiles_with_what_tracking_needs(clip, pictures):
-    model = Model(tiny_network(), EngineConfig(device="cpu"), threshold=0.15)
-    tiling = Tiling((64, 80), 0.1, full=False)
-    for segment in (video(clip), images(pictures[:2])):
-        frames = frames_of(process(segment, model, track=segment.is_video, tiling=tiling))
-        source = str(clip) if segment.is_video else list(map(str, pictures[:2]))
-        expected = [found.as_dict() for _, found in model.stream(source, **asdict(tiling))]
-        assert [frame.found.as_dict() for frame in frames] == expected
-        assert any(each["detections"] for each in expected)
-        if segment.is_video:
-            assert any(len(frame.weak) for frame in frames)
+def test_tiles_with_what_tracking_needs(clip):
+    model, tiling = Model(tiny_network(), EngineConfig(device="cpu"), threshold=0.15), Tiling((64, 80), 0.1, full=False)
+    frames = frames_of(process(video(clip), model, track=True, tiling=tiling))
+    expected = [found.as_dict() for _, found in model.stream(str(clip), **asdict(tiling))]
+    assert [frame.found.as_dict() for frame in frames] == expected
+    assert any(each["detections"] for each in expected)
+    assert any(len(frame.weak) for frame in frames)
 
 
 def test_images_of_a_store(model, pictures, monkeypatch):

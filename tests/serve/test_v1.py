@@ -133,7 +133,7 @@ async def test_several_models_are_told_apart(model, street):
         ("tile=640p", "tile must be a side in pixels, WIDTHxHEIGHT or auto, got '640p'."),
         ("tile=32", "tile must be 39 or larger, or 'auto', for frames of 320 × 180 pixels .*: at most 64 tiles, .*"),
         ("tile=64&overlap=most", "overlap must be a number 0..0.9, got 'most'."),
-        ("tile=64&overlap=nan", "overlap must be 0..0.9, a share of a tile's side, got nan."),
+        ("tile=64&overlap=1", "overlap must be 0..0.9, a share of a tile's side, got 1.0."),
         ("full=yes", "full must be true or false, got 'yes'."),
         ("treshold=0.5", "The query must have parameters .* got 'treshold'; did you mean 'threshold'.*"),
     ],

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME = 48  # characters of a source's name on a terminal
 ENGINE_PANEL = "How the model runs"
-_TILES_PANEL = "For small things in large frames: overlapping tiles"
 _INPUT_PANEL = "How frames become the model's input"
 INPUT = ("input_size", "resize", "letterbox_color", "letterbox_place")
 """Fields of `EngineConfig` that say how frames become the network's input."""
@@ -118,14 +117,15 @@ def with_label_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def with_tiling(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of `Tiling`, in place of its parameter `tiling`."""
-    size = "Detect on tiles of this size in pixels; auto: the model's input, enlarged until there are at most 64."
-    options = [
-        optional("tile", str, "N|WIDTHxHEIGHT|auto", size, _TILES_PANEL),
-        optional("overlap", float, "SHARE", "Least overlap, 0 to 0.9 of a side. Not given: 0.2.", _TILES_PANEL),
-        optional("full", bool | None, "", "Whether to detect on whole frames, too; by default so.", _TILES_PANEL),
-    ]
-    by_name = {each.name: each for each in options}
-    return with_options(command, "tiling", by_name, lambda given: Tiling(parse_tile(given.pop("tile", None)), **given))
+    size = "Detect on overlapping tiles of this size; auto: the model's input, enlarged until there are at most 64."
+    kinds: Any = {
+        "tile": (str, "N|WIDTHxHEIGHT|auto", size),
+        "overlap": (float, "SHARE", "Least overlap, 0 to 0.9 of a side. Not given: 0.2."),
+        "full": (bool | None, "", "Whether to detect on whole frames, too; by default so."),
+    }
+    panel = "For small things in large frames"
+    options = {name: optional(name, kind, value, text, panel) for name, (kind, value, text) in kinds.items()}
+    return with_options(command, "tiling", options, lambda given: Tiling(parse_tile(given.pop("tile", None)), **given))
 
 
 def make_label_options(given: Mapping[str, Any]) -> LabelOptions:
@@ -145,10 +145,7 @@ def with_options(
     options: Mapping[str, inspect.Parameter],
     make: Callable[[dict[str, Any]], Any],
 ) -> Callable[..., None]:
-    """Give a command options, by name, in place of its parameter `name`.
-
-    `make` makes that of the values of those that are given, by name.
-    """
+    """Give a command options in place of its parameter `name`, which `make` makes of those that are given, by name."""
 
     @functools.wraps(command)
     def run(**arguments: Any) -> None:

@@ -29,10 +29,9 @@ class Readers:
         decoding: Where videos and JPEGs are decoded.
         on_fallback: Called with the reason why the CPU decodes instead, once per source, or per item of a list.
         room: Capacity of a source's queue in frames, at least 1; reading pauses while it is full.
-        cut: Makes of each frame those to take in its place, at least one, in the thread that reads it; they come into
-            the queue together. None leaves frames alone.
-        drops_late: Whether a new frame never waits, but replaces the last one in the queue, which counts as dropped;
-            one that is cut is not replaced once a part of it was taken.
+        cut: Makes of a frame those to take in its place, in the thread that reads it; they are queued together.
+        drops_late: Whether a new frame replaces the last one in the queue, which counts as dropped, but is left once
+            a part of what `cut` made of it was taken.
         whole_batches: Whether `take` waits until a batch is full, so that the same frames share a batch whatever the
             timing; for one source, with room for two batches.
         stop: Once it is set, `take` returns no more frames and stops waiting.
@@ -51,8 +50,8 @@ class Readers:
         whole_batches: bool = False,
         stop: threading.Event | None = None,
     ) -> None:
-        self._cut = cut
-        self._kind_of, self._decoding, self._on_fallback, self._room = kind_of, decoding, on_fallback, room
+        self._kind_of, self._cut, self._room = kind_of, cut, room
+        self._decoding, self._on_fallback = decoding, on_fallback
         self._drops_late, self._whole_batches = drops_late, whole_batches
         self._stop = stop or threading.Event()
         self._lock = threading.Lock()

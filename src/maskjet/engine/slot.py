@@ -304,9 +304,7 @@ class GraphSlot:
             table = graph.work.frames
             addresses = self._bring(memory, all_cores=all_cores)
             for number, (address, (packed, place, luma, chroma)) in enumerate(zip(addresses, described, strict=True)):
-                table.put(
-                    number, packed, sizes[number], place.canvas, address + luma, address + chroma if chroma else 0
-                )
+                table.put(number, packed, sizes[number], place.canvas, address + luma, chroma and address + chroma)
             table.fill(len(images))
             graph.launch(self._take_pool)
             self._downloaded.record(self._stream)

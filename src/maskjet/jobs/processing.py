@@ -55,7 +55,7 @@ def process(
         every: Take one frame of a video in this many: those whose index is a multiple of it.
         track: Whether frames of videos have weaker detections, too, in columns of their own: they only hold tracks
             together, which `merge` finds; for rows of frames.
-        tiling: How frames are cut into tiles.
+        tiling: How frames are cut into tiles, a `maskjet.tiling.layout.Tiling`.
         batch: Largest number of frames that the network sees at once. None is 1 on a CPU, where more gain nothing, and
             else the model's `EngineConfig.batch`.
         decoding: Where videos and JPEGs are decoded, as `Model.decoding` gives it for as many segments as are processed

@@ -37,11 +37,7 @@ _PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
         "With masks=polygons, by how many pixels outlines may be off, so that they have fewer points.",
         {"type": "number", "minimum": 0, "default": 0},
     ),
-    "tile": (
-        "For small things: size of overlapping tiles that images are cut into, at most 64: a side in pixels, "
-        "WIDTHxHEIGHT, auto, or none.",
-        TEXT,
-    ),
+    "tile": ("For small things: tiles, at most 64, of this side in pixels, WIDTHxHEIGHT, auto, or none.", TEXT),
     "overlap": ("Least overlap of tiles, as a share of a side.", {"type": "number", "minimum": 0, "maximum": 0.9}),
     "full": ("Whether the whole image is looked at, too.", {"type": "boolean", "default": True}),
     "model": ("Name of the model; the first one that is served if left out.", TEXT),
@@ -121,11 +117,10 @@ def _parse_threshold(texts: Sequence[str]) -> float | tuple[tuple[str, float], .
 
 def _parse_tiling(given: QueryParams, default: Settings) -> Tiling:
     """What a query says of tiles, and for the rest the service's settings; `full` is checked."""
-    tile, overlap = given.get("tile", default.tile), given.get("overlap", default.overlap)
-    try:
-        share = float(overlap)
-    except ValueError:
-        raise problems.bad_request(f"overlap must be a number 0..0.9, got {overlap!r}.") from None
+    tile, overlap = given.get("tile", default.tile), given.get("overlap")
+    if overlap is not None and not re.fullmatch(r"\d(\.\d{1,17})?", overlap, re.ASCII):
+        raise problems.bad_request(f"overlap must be a number 0..0.9, got {overlap!r}.")
+    share = default.overlap if overlap is None else float(overlap)
     is_full = given["full"] == "true" if "full" in given else default.full
     return Tiling(None if tile == "none" else parse_tile(tile), share, is_full)
 

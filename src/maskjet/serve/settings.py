@@ -47,11 +47,9 @@ class Settings:
         int | None, "Most images in one batch. Not given: 8 on a GPU; 1 on a CPU, where larger ones are no faster."
     ] = None
 
-    tile: Annotated[
-        str | None, "Size of tiles that images are cut into where a request does not choose, as run --tile takes it."
-    ] = None
+    tile: Annotated[str | None, "Size of tiles where a request does not choose, as run --tile takes it."] = None
     overlap: Annotated[float, "Least overlap of tiles, 0 to 0.9 of a side."] = 0.2
-    full: Annotated[bool, "Whether whole images are looked at, too, where they are cut into tiles."] = True
+    full: Annotated[bool, "Whether whole images are looked at, too, beside tiles."] = True
     source: Annotated[
         tuple[str, ...],
         "A video, camera or URL that the service watches; repeated for several. NAME= before it names it.",

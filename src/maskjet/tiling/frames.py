@@ -37,9 +37,8 @@ class Tiles:
         engine: What detects on them.
         tiling: How frames are cut.
         most: Most detections of a frame.
-        threshold: If weaker detections come for a tracker, the confidence that those to report exceed; they are merged
-            by themselves, so that tracking changes no result.
-        finish: What is done with a frame's detections then; see `pipeline.run`.
+        threshold: Confidence that detections to report exceed; those for a tracker are merged apart. None without one.
+        finish: That of whole frames; see `pipeline.run`.
     """
 
     def __init__(
@@ -61,50 +60,39 @@ class Tiles:
         tiles = cut_tiles(size_hw, input_hw=self._engine.steps.input_hw(size_hw), **asdict(self._tiling))
         if len(tiles) == 1:
             return [frame]
-        pixels = frame.pixels
-        with on_device(self._device):
+        pixels, device = frame.pixels, self._device
+        views: list[Pixels]
+        with on_device(device):
             if isinstance(pixels, Picture):
-                pixels = replace(pixels, memory=pixels.memory.to(self._device))
+                memory = pixels.memory.to(device)
+                views = [replace(pixels, memory=memory, tile=tile) for tile in tiles]
             else:
-                pixels = tensor_of(pixels).to(self._device)
+                whole = tensor_of(pixels).to(device)
+                views = [whole[top : top + height, left : left + width] for top, left, height, width in tiles]
         about = frame.source, frame.name, frame.stream
         return [
-            TileFrame(frame.index, frame.time_s, _view(pixels, each), *about, whole=frame, tiles=tiles, number=number)
-            for number, each in enumerate(tiles)
+            TileFrame(frame.index, frame.time_s, view, *about, whole=frame, tiles=tiles, number=number)
+            for number, view in enumerate(views)
         ]
 
     def finish(self, piece: Frame, found: Detections) -> tuple[Frame, Detections] | None:
         """Take a tile's detections; with the last one of a frame, returns the frame and its own."""
+        frame = piece
         if isinstance(piece, TileFrame):
-            return self._take(piece, found)
-        return self._report(piece, found[: self._most])
-
-    def _take(self, piece: TileFrame, found: Detections) -> tuple[Frame, Detections] | None:
-        frame, tiles = piece.whole, piece.tiles
-        parts = self._found.setdefault(frame, {})
-        parts[piece.number] = found
-        if len(parts) < len(tiles):
-            return None
-        del self._found[frame]
-        self._engine.note(tiles=len(tiles))
-        every = [parts[number] for number in range(len(tiles))]
-        if self._threshold is None:
-            merged = merge(every, tiles, frame.size_hw, self._most)
-        else:
-            are_reported = [each.confidence > np.float32(self._threshold) for each in every]
-            reported, weak = (
-                [each[rows == wanted] for each, rows in zip(every, are_reported, strict=True)]
-                for wanted in (True, False)
-            )
-            merged = join(*(merge(each, tiles, frame.size_hw, self._most) for each in (reported, weak)))[: self._most]
-        return self._report(frame, merged)
-
-    def _report(self, frame: Frame, found: Detections) -> tuple[Frame, Detections] | None:
+            frame, tiles = piece.whole, piece.tiles
+            parts = self._found.setdefault(frame, {})
+            parts[piece.number] = found
+            if len(parts) < len(tiles):
+                return None
+            del self._found[frame]
+            self._engine.note(tiles=len(tiles))
+            found = self._merge([parts[number] for number in range(len(tiles))], tiles, frame.size_hw)
+        found = found[: self._most]
         return (frame, found) if self._finish is None else self._finish(frame, found)
 
-
-def _view(pixels: Pixels, tile: Tile) -> Pixels:
-    """A tile's pixels, where the frame's lie."""
-    if isinstance(pixels, Picture):
-        return replace(pixels, tile=tile)
-    return pixels[tile.top : tile.top + tile.height, tile.left : tile.left + tile.width]
+    def _merge(self, found: Sequence[Detections], tiles: Sequence[Tile], size_hw: tuple[int, int]) -> Detections:
+        if self._threshold is None:
+            return merge(found, tiles, size_hw, self._most)
+        lowest = np.float32(self._threshold)
+        parts = ([each[(each.confidence > lowest) == is_reported] for each in found] for is_reported in (True, False))
+        return join(*(merge(part, tiles, size_hw, self._most) for part in parts))

@@ -14,14 +14,9 @@ from maskjet.errors import InputError
 
 TileSize = int | tuple[int, int] | Literal["auto"]
 """Side of square tiles, or their (height, width), in pixels; "auto" goes by the network's input."""
-
-MOST = 256
-"""Most tiles of a frame, without the whole frame."""
-MOST_AUTO = 64
-"""Most tiles of a frame that "auto" makes, and that a request may ask for."""
-_LEAST_SIDE = 32  # pixels; a share of 0.9 of it still leaves a step of two pixels
-_MOST_OVERLAP = 0.9
-_MOST_SIDE = 2**31 - 1
+MOST, MOST_AUTO = 256, 64
+"""Most tiles of a frame, without the whole frame; and those that "auto" makes, or that a request may ask for."""
+_LEAST_SIDE, _MOST_OVERLAP = 32, 0.9  # so much of it still leaves a step of two pixels
 
 
 class Tile(NamedTuple):
@@ -51,11 +46,8 @@ class Tiling:
     def __post_init__(self) -> None:
         tile, overlap = self.tile, self.overlap
         sides: Sequence[Any] = tile if isinstance(tile, tuple | list) and len(tile) == 2 else (tile, tile)
-        are_whole = all(isinstance(side, int) and not isinstance(side, bool) for side in sides)
-        if tile not in (None, "auto") and not (are_whole and all(_LEAST_SIDE <= side <= _MOST_SIDE for side in sides)):
-            raise InputError(
-                f"tile must be {_LEAST_SIDE} pixels or more, a (height, width) of such, or 'auto', got {tile!r}."
-            )
+        if tile not in (None, "auto") and not all(type(side) is int and _LEAST_SIDE <= side < 2**31 for side in sides):
+            raise InputError(f"tile must be {_LEAST_SIDE} pixels or more, (height, width) or 'auto', got {tile!r}.")
         if isinstance(overlap, bool) or not isinstance(overlap, int | float) or not 0 <= overlap <= _MOST_OVERLAP:
             raise InputError(f"overlap must be 0..{_MOST_OVERLAP}, a share of a tile's side, got {overlap!r}.")
         if not isinstance(self.full, bool):
@@ -63,7 +55,6 @@ class Tiling:
 
 
 UNCUT = Tiling()
-"""Frames as they are."""
 
 
 def parse_tile(text: str | None) -> TileSize | None:
