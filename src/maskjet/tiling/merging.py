@@ -102,9 +102,8 @@ def merge_tiles(found: Sequence[Detections], tiles: Sequence[Tile], size_hw: tup
     pairs = _compare(strips, spans, boxes, class_id, tile, places)
     pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
     is_cut, is_judged = _find_cut(boxes, tile, places, size_hw)
-    groups = _group(pairs, areas, is_cut, is_judged, tile, confidence, AGREES)
-    heads = np.flatnonzero(groups == np.arange(len(groups)))
-    heads = heads[np.argsort(-confidence[heads], kind="stable")][:most]
+    groups = _group(pairs, areas, is_cut, is_judged, tile, AGREES)
+    heads = np.flatnonzero(groups == np.arange(len(groups)))[:most]
     around, united = xyxy[heads], [strips[first:end] for first, end in spans[heads].tolist()]
     for k in np.flatnonzero(np.bincount(groups[groups >= 0], minlength=len(groups))[heads] > 1):
         members = np.flatnonzero(groups == heads[k])
@@ -224,19 +223,13 @@ def _have_common_tile(following: Ints, tile: Ints, one: int, two: int) -> bool:
     return True
 
 
-@compiled("int64[::1](int64[:, ::1], int64[::1], boolean[::1], boolean[::1], int64[::1], float32[::1], float64)")
+@compiled("int64[::1](int64[:, ::1], int64[::1], boolean[::1], boolean[::1], int64[::1], float64)")
 def _group(
-    pairs: Ints,
-    areas: Ints,
-    is_cut: NDArray[np.bool_],
-    is_judged: NDArray[np.bool_],
-    tile: Ints,
-    confidence: NDArray[np.float32],
-    agrees: float,
+    pairs: Ints, areas: Ints, is_cut: NDArray[np.bool_], is_judged: NDArray[np.bool_], tile: Ints, agrees: float
 ) -> Ints:
     """Put pieces, most confident first, into groups by the rules at the top of this file, from their sorted pairs.
 
-    Returns the first piece of each one's group, -1 for those dropped, and changes its confidence to the group's.
+    Returns the first piece of each one's group, -1 for those dropped.
     """
     count = len(areas)
     groups, is_whole = np.arange(count), ~is_cut
@@ -248,7 +241,7 @@ def _group(
     covered, parts = np.zeros(count, np.int64), np.zeros(count, np.int64)
     for e in range(len(pairs)):  # rule 2
         i, j, shared = pairs[e, 0], pairs[e, 1], pairs[e, 2]
-        if is_whole[i] and groups[i] == i and confidence[i] > confidence[j] and shared >= agrees * areas[i]:
+        if is_whole[i] and groups[i] == i and shared >= agrees * areas[i]:
             covered[j] += shared
             parts[j] += 1
     for j in range(count):
@@ -264,15 +257,12 @@ def _group(
     for e in np.argsort(-iou, kind="mergesort"):  # rule 5
         i, j = pairs[e, 0], pairs[e, 1]
         one, two = min(groups[i], groups[j]), max(groups[i], groups[j])
-        if iou[e] < agrees or one < 0 or one == two or not (is_cut[i] or is_cut[j]):
-            continue
-        if not _have_common_tile(following, tile, one, two):
+        if iou[e] >= agrees and one >= 0 and not _have_common_tile(following, tile, one, two):  # nor with itself
             piece = two
             while groups[piece] == two:
                 groups[piece] = one
                 piece = following[piece]
             following[one], following[two] = following[two], following[one]
-            confidence[one] = max(confidence[one], confidence[two])
     return groups
 
 

@@ -39,7 +39,7 @@ def cut_strips(found: Detections) -> Strips:
     """Cut the masks of detections into strips; without masks, their boxes, rounded outwards to whole pixels.
 
     Raises:
-        InputError: A mask is malformed.
+        InputError: As in `cut_masks`.
     """
     size_hw = found.image_size
     return cut_boxes(found.xyxy, size_hw) if found.rle is None else cut_masks(found.rle, size_hw)
