@@ -3,10 +3,8 @@
 import json
 import subprocess
 import threading
-from dataclasses import asdict, replace
-from types import SimpleNamespace
+from dataclasses import replace
 
-import pyarrow
 import pytest
 
 from maskjet import __version__
@@ -17,7 +15,7 @@ from maskjet.errors import CheckpointError, DeviceError, MaskjetError, OutputErr
 from maskjet.jobs import ray as jobs_ray
 from maskjet.jobs import work, worker
 from maskjet.jobs.folders import open_folder
-from maskjet.jobs.markers import STOPPING, TRIES, Markers, under_way
+from maskjet.jobs.markers import TRIES, Markers
 from maskjet.jobs.segments import Settings, digest
 from maskjet.jobs.work import Outcome, Worker, error_answer, parse_answer
 from maskjet.media import decoding
@@ -127,21 +125,11 @@ def test_a_segment_whose_worker_died_is_tried_alone_and_then_given_up(working, m
         with pytest.raises(SystemExit):
             Worker(made.orders).do(PART, SEGMENT)
         assert made.others() == {f"{PART}.{number}" for number in range(1, times + 1)}
-        assert under_way(made.others())
     assert alone == [{}, *[{}, {"is_exclusive": True}] * (TRIES - 1)]
     lost = Outcome(PART, failures=(("a.mp4#0-4", "its worker died 3 times"),), is_written=False, is_lost=True)
     for _ in range(2):  # Ray may repeat a task
         assert Worker(made.orders).do(PART, SEGMENT) == lost
-        assert not under_way(made.others())
     assert len(made.begun) == TRIES
-
-
-def test_once_a_job_ends_nothing_begins(working):
-    made = working()
-    made.markers.put(STOPPING)
-    made.markers.put(f"{PART}.1")  # of a worker that died: nobody works on it any more
-    assert parse_answer(Worker(made.orders).answer(PART, SEGMENT)) is None
-    assert (made.begun, made.others()) == ([], {STOPPING})
 
 
 def test_a_later_job_takes_over_and_the_earlier_one_is_told(working):
@@ -190,75 +178,28 @@ def quick_actor(monkeypatch):
     monkeypatch.setattr(worker.process, "suit_program", lambda: None)
 
 
-def rows_of(actor):
-    batch = pyarrow.table({"part": [PART], "segment": [json.dumps(SEGMENT.as_dict())]})
-    ((answer,),) = (row.values() for row in actor(batch).to_pylist())
-    return json.loads(answer)
+def answer_of(orders):
+    actor = worker.Actor(orders)
+    return actor.load() or actor.answer(PART, SEGMENT.as_dict())
 
 
 @pytest.mark.usefixtures("quick_actor")
-def test_an_actor_does_segments_and_tells_that_it_is_there(working):
-    made = working()
-    actor = worker.Actor(made.orders)
-    assert made.others() == {"worker"}
-    assert asdict(parse_answer(rows_of(actor))) == asdict(DONE) | {"failures": [list(each) for each in DONE.failures]}
+def test_an_actor_does_segments(working):
+    assert parse_answer(answer_of(working().orders)) == DONE
 
 
 @pytest.mark.usefixtures("quick_actor")
 def test_another_version_on_a_node_ends_the_job(working):
-    actor = worker.Actor(working(version="0.0.1").orders)
+    answer = answer_of(working(version="0.0.1").orders)
     with pytest.raises(
         UnsupportedError, match=f"^maskjet must be of one version on all nodes, got {__version__} beside"
     ):
-        parse_answer(rows_of(actor))
+        parse_answer(answer)
 
 
 def test_weights_that_changed_since_the_job_began_end_it(working):
     with pytest.raises(CheckpointError, match=r"^weights must not change during a job, 'demo' has changed: run"):
         Worker(working(settings={**SETTINGS, "weights": "another digest"}).orders)
-
-
-class Rows:
-    """Rows of answers, after which no more come for ever, or the end."""
-
-    def __init__(self, *answers, is_over=True):
-        self._answers, self._is_over, self.is_closed = list(answers), is_over, False
-
-    def take(self):
-        answers, self._answers = self._answers, []
-        return answers, self._is_over
-
-    def close(self):
-        self.is_closed = True
-
-
-@pytest.fixture
-def outcomes_of(working, monkeypatch):
-    """What a driver makes of rows; and the markers then."""
-    monkeypatch.setattr(jobs_ray, "_pipeline", lambda *_: None)
-    monkeypatch.setattr(jobs_ray, "_GLANCE_S", 0.01)
-
-    def run(rows, stop=None, made=None):
-        made = made or working()
-        monkeypatch.setattr(jobs_ray, "_Answers", lambda _: rows)
-        pool = SimpleNamespace(device="cpu", streams=1)
-        workers = jobs_ray.RayWorkers(made.orders, "auto")
-        try:
-            yield from workers._work(None, pool, [(PART, SEGMENT)], stop or threading.Event())
-        finally:
-            assert rows.is_closed
-            assert (STOPPING not in made.markers.names()) == (rows._is_over and not rows._answers)
-
-    return run
-
-
-def test_segments_given_up_in_a_row_end_the_job_and_others_between_do_not(outcomes_of):
-    done = asdict(Outcome("a", 3, 7))
-    lost = asdict(Outcome("b", is_written=False, is_lost=True))
-    assert len(list(outcomes_of(Rows(lost, lost, done, lost, lost)))) == 5
-    came = []
-    with pytest.raises(DeviceError, match=r"^Workers died 3 times on 3 segments in a row\.$"):
-        came.extend(outcomes_of(Rows(lost, lost, done, lost, lost, lost, done, is_over=False)))
 
 
 def test_who_works_alone_waits_for_the_others_and_then_they_for_it():
@@ -298,44 +239,3 @@ def test_who_works_alone_waits_for_the_others_and_then_they_for_it():
 )
 def test_an_error_of_rays_is_one_line(text, why):
     assert str(jobs_ray._failed(RuntimeError(text))) == f"The Ray cluster failed: {why}"
-
-
-def windows(tasks, largest=100, stop=None):
-    return list(jobs_ray._windows(tasks, stop or threading.Event(), largest))
-
-
-@pytest.mark.parametrize(
-    ("entries", "expected"),
-    [
-        ([(0, 1), (0.1, 2), (0.2, None), (0.3, 3)], [[1, 2, 3]]),
-        # The first one ends while the plan goes on.
-        ([(9, None), (10, 1), (10.5, 2), (10.6, None), (12, 3), (12.1, 4), (13, 5)], [[1, 2, 3], [4, 5]]),
-        # A later one ends when it waits for the plan.
-        ([(0, 1), (2, None), (3, 2), (9, 3), (9.1, None), (9.2, 4), (9.3, None)], [[1], [2, 3], [4]]),
-        ([(0, number) for number in range(11)], [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10]]),
-    ],
-)
-def test_windows(monkeypatch, entries, expected):
-    """Of at most five segments, of tasks that come at some time in seconds."""
-    now = [0.0]
-    monkeypatch.setattr(jobs_ray.time, "monotonic", lambda: now[0])
-
-    def tasks():
-        for now[0], task in entries:
-            yield task
-
-    assert windows(tasks(), largest=5) == expected
-
-
-def test_a_stopped_job_has_no_more_windows():
-    stop = threading.Event()
-
-    def tasks():
-        yield from (1, 2)
-        stop.set()
-        yield 3
-
-    assert windows(tasks(), largest=1, stop=stop) == [[1], [2]]
-    assert windows([1, 2], stop=stop) == []
-    stop.clear()
-    assert windows((each for each in (1, None) if each or stop.set()), stop=stop) == []

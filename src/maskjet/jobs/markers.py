@@ -9,10 +9,6 @@ from maskjet.jobs.folders import Folder
 
 TRIES = 3
 """Attempts at a segment before it is given up."""
-STOPPING = "stopping"
-"""Marker of a run that begins no more segments."""
-ARRIVED = "worker"
-"""Marker of a run whose first worker process has started."""
 _FOLDER, _RUN = "begun", "run"
 
 
@@ -57,9 +53,3 @@ class Markers:
 def of_segment(part: str, names: Collection[str]) -> list[str]:
     """Markers of one segment: one per attempt without an outcome."""
     return [name for name in names if name.startswith(f"{part}.")]
-
-
-def under_way(names: Collection[str]) -> bool:
-    """Whether a segment was begun that has no outcome and is not given up."""
-    begun = {name.partition(".")[0] for name in names if "." in name}
-    return any(f"{part}.{TRIES + 1}" not in names for part in begun)

@@ -25,7 +25,7 @@ from maskjet.errors import (
 )
 from maskjet.jobs.folders import open_folder
 from maskjet.jobs.ledger import note_failures
-from maskjet.jobs.markers import STOPPING, TRIES, Markers, of_segment
+from maskjet.jobs.markers import TRIES, Markers, of_segment
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.processing import process
 from maskjet.jobs.rows import metadata, with_metadata
@@ -145,27 +145,23 @@ class Worker:
             self._decoding.jpeg_decoder()  # raises here, not in each segment
 
     def answer(self, part: str, segment: Segment) -> dict[str, Any]:
-        """Process a segment; returns in JSON types its outcome, {} if it was not begun, or an error that ends the job.
+        """Process a segment; returns in JSON types its outcome, or an error that ends the job.
 
         Ends the process if its device fails, which only a new process can use again.
         """
         try:
-            outcome = self.do(part, segment)
-            return {} if outcome is None else asdict(outcome)
+            return asdict(self.do(part, segment))
         except DeviceError as error:
             _log.warning("%s", first_line(error))
             os._exit(FAILED)
         except BaseException as error:  # a pool drops its threads' errors, and the driver would wait for ever
             return error_answer(error, segment.name)
 
-    def do(self, part: str, segment: Segment) -> Outcome | None:
-        """Detect on a segment and write its part, unless that exists or the job is stopping.
+    def do(self, part: str, segment: Segment) -> Outcome:
+        """Detect on a segment and write its part, unless that exists.
 
         A segment with an unfinished attempt killed its process, or ran beside one that did. So it is tried again alone,
         and after `TRIES` attempts given up.
-
-        Returns:
-            The outcome; None if the segment was not begun, as the job is stopping.
 
         Raises:
             OutputError: The part can't be written, or a later job works on the folder.
@@ -178,12 +174,11 @@ class Worker:
         with self._lock.hold(is_exclusive=True):
             return self._begin(part, segment, self._markers.names())
 
-    def _begin(self, part: str, segment: Segment, names: Collection[str]) -> Outcome | None:
+    def _begin(self, part: str, segment: Segment, names: Collection[str]) -> Outcome:
         begun = of_segment(part, names)
-        outcome = None
         if self._parts.has(part):  # of a worker that died before it answered
             outcome = outcome_of(part, segment, self._parts.about(part))
-        elif STOPPING not in names:
+        else:
             begun.append(f"{part}.{len(begun) + 1}")
             self._markers.put(begun[-1])
             if len(begun) > TRIES:
@@ -253,10 +248,10 @@ def error_answer(error: BaseException, name: str) -> dict[str, Any]:
     return {"error": type(error).__name__, "text": str(error)}
 
 
-def parse_answer(answer: Mapping[str, Any]) -> Outcome | None:
-    """The outcome in a worker's answer; None if it has begun no segment. Raises the error that it may be instead."""
+def parse_answer(answer: Mapping[str, Any]) -> Outcome:
+    """The outcome in a worker's answer; raises the error that it may be instead."""
     if "error" not in answer:
-        return Outcome(**answer) if answer else None
+        return Outcome(**answer)
     kind: Any = getattr(errors, str(answer["error"]), MaskjetError)
     more = {"index": 0} if kind in (DeviceError, errors.FrameError) else {}
     raise kind(answer["text"], **more)
