@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from maskjet.errors import UnsupportedError
+from maskjet.jobs import local
 from maskjet.jobs import ray as jobs_ray
-from maskjet.jobs import work
 from maskjet.jobs.folders import open_folder
 from maskjet.jobs.ledger import FAILURES
 from maskjet.jobs.parts import Parts
@@ -33,7 +33,7 @@ class Killed(jobs_ray.Actor):
     spot: str
 
     def load(self):
-        answer, work.TRIES = super().load(), 2
+        answer = super().load()
         self._done, self._worker._work = self._worker._work, self._work
         return answer
 
@@ -142,6 +142,7 @@ def test_actors_and_a_node_that_are_killed_lose_nothing_but_a_segment_that_kills
 ):
     monkeypatch.setattr(Killed, "spot", spot, raising=False)
     monkeypatch.setattr(jobs_ray, "Actor", Killed)
+    monkeypatch.setattr(local, "TRIES", 2)
     found = run_driver(streets, remote_out, lambda orders: jobs_ray.RayWorkers(orders, "auto"))
     assert spot not in {node["NodeID"] for node in nodes()}
     assert (found.done, found.failed, found.failures) == (8, 1, 2)

@@ -24,9 +24,8 @@ from typing import Any
 
 from maskjet.devices import SEGMENTS_PER_GPU, Place
 from maskjet.errors import DeviceError
-from maskjet.jobs.markers import TRIES
 from maskjet.jobs.segments import Segment
-from maskjet.jobs.work import Outcome, parse_answer
+from maskjet.jobs.work import TRIES, Outcome, parse_answer
 
 _GLANCE_S = 0.1  # polling interval of the plan while no worker answers
 _PATIENCE_S = 5.0  # until a process that should end is killed
@@ -73,6 +72,7 @@ class LocalWorkers:
         self._orders, self._places, self._streams = orders, places, streams
         self._workers: list[StartedWorker] = []
         self._again: deque[Task] = deque()  # segments of workers that died
+        self._deaths = Counter[str]()  # of workers, by the parts of the segments that they had
 
     def run(self, tasks: Iterator[Task | None], stop: threading.Event) -> Iterator[Outcome]:
         """Process segments; see `driver.Workers.run`.
@@ -96,7 +96,7 @@ class LocalWorkers:
 
     def _feed(self, tasks: Iterator[Task | None]) -> bool:
         """Assign segments to workers until each has one waiting; returns False at the end of the plan."""
-        while has_room := [each for each in self._workers if each.is_ready and len(each.tasks) <= self._streams]:
+        while has_room := list(filter(self._has_room, self._workers)):
             task = self._again.popleft() if self._again else next(tasks, ())
             if not task:
                 return task is None
@@ -105,28 +105,40 @@ class LocalWorkers:
             self._send(each, part, segment)
         return True
 
+    def _has_room(self, worker: StartedWorker) -> bool:
+        """Whether a worker may get the next segment: those of workers that died are alone, as one may be to blame."""
+        is_alone = bool(self._again) or any(part in self._deaths for part in worker.tasks)
+        return worker.is_ready and len(worker.tasks) <= (0 if is_alone else self._streams)
+
     def _take(self, worker: StartedWorker, part: str, answer: Mapping[str, Any]) -> Outcome:
         """The outcome in an answer; raises the error that it may be instead."""
         outcome = parse_answer(answer)
         worker.tasks.pop(part, None)
-        worker.deaths *= outcome.is_lost
+        worker.deaths = 0
         return outcome
 
-    def _replace(self, dead: StartedWorker, why: str) -> None:
-        """Start a worker in place of one that has died, and let others have its segments."""
+    def _replace(self, dead: StartedWorker, why: str) -> Iterator[Outcome]:
+        """Start a worker in place of one that has died, and let others have its segments; yields those given up."""
         deaths = dead.deaths + 1
         if deaths >= _MOST_DEATHS:
             raise DeviceError(f"{dead.place} died {deaths} times without a result, at last with {why}.", index=0)
         _log.warning("%s died (%s), and is started again.", dead.place, why)
-        self._again.extend(dead.tasks.items())
         at = self._workers.index(dead)
         self._workers[at] = self._start(dead.place)
         self._workers[at].deaths = deaths
+        for part, segment in dead.tasks.items():
+            self._deaths[part] += 1
+            if self._deaths[part] < TRIES:
+                self._again.append((part, segment))
+            else:
+                failures = ((segment.name, f"its worker died {TRIES} times"),)
+                yield Outcome(part, failures=failures, is_written=False)
 
     def _send(self, worker: StartedWorker, part: str, segment: Segment) -> None:
         """Send a segment to a worker."""
         with suppress(OSError):  # a dead process is noticed in `_receive`
-            worker.handle.send_bytes(json.dumps({"part": part, "segment": segment.as_dict()}).encode())
+            task = {"part": part, "segment": segment.as_dict(), "is_again": part in self._deaths}
+            worker.handle.send_bytes(json.dumps(task).encode())
 
     def _receive(self) -> Iterator[Outcome]:
         """Wait a moment for answers; yields the outcomes."""
@@ -137,7 +149,7 @@ class LocalWorkers:
                 message = json.loads(each.handle.recv_bytes())
             except (EOFError, OSError):
                 code = _end(each)
-                self._replace(each, f"signal {-code}" if code < 0 else f"exit code {code}")
+                yield from self._replace(each, f"signal {-code}" if code < 0 else f"exit code {code}")
             else:
                 yield self._take(each, message["part"], message["answer"])
 

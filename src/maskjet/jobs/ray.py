@@ -78,7 +78,7 @@ class RayWorkers(LocalWorkers):
         return worker
 
     def _send(self, worker: StartedWorker, part: str, segment: Segment) -> None:
-        self._calls[worker.handle.answer.remote(part, segment.as_dict())] = worker, part
+        self._calls[worker.handle.answer.remote(part, segment.as_dict(), is_again=part in self._deaths)] = worker, part
 
     def _receive(self) -> Iterator[Outcome]:
         if self._arrival is not None and time.monotonic() > self._arrival:
@@ -95,7 +95,7 @@ class RayWorkers(LocalWorkers):
             try:
                 answer = self._ray.get(call)
             except self._ray.exceptions.RayActorError as error:
-                self._replace(worker, first_line(error))
+                yield from self._replace(worker, first_line(error))
                 continue
             self._arrival = None
             if part or (part is not None and answer):  # an error of loading is raised

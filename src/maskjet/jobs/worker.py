@@ -28,8 +28,8 @@ def main(descriptor: int) -> None:
         with sending, suppress(OSError):
             driver.send_bytes(json.dumps({"part": part, "answer": answer}).encode())
 
-    def work(part: str, segment: Segment) -> None:
-        send(part, worker.answer(part, segment))
+    def work(part: str, segment: Segment, is_again: bool) -> None:
+        send(part, worker.answer(part, segment, is_again=is_again))
 
     with suppress(EOFError, OSError):
         orders = json.loads(driver.recv_bytes())
@@ -42,7 +42,7 @@ def main(descriptor: int) -> None:
             threads = ThreadPoolExecutor(orders["streams"], "maskjet-segment")
             while True:
                 task = json.loads(driver.recv_bytes())
-                threads.submit(work, task["part"], Segment.from_dict(task["segment"]))
+                threads.submit(work, task["part"], Segment.from_dict(task["segment"]), task["is_again"])
     os._exit(FAILED)  # without waiting for its threads
 
 
@@ -63,9 +63,9 @@ class Actor:
         self._resources.enter_context(process.garbage_frozen())
         return {}
 
-    def answer(self, part: str, segment: Mapping[str, Any]) -> dict[str, Any]:
+    def answer(self, part: str, segment: Mapping[str, Any], *, is_again: bool) -> dict[str, Any]:
         """Process a segment, given in JSON types; as `Worker.answer`."""
-        return self._worker.answer(part, Segment.from_dict(segment))
+        return self._worker.answer(part, Segment.from_dict(segment), is_again=is_again)
 
 
 if __name__ == "__main__":
