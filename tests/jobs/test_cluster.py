@@ -1,6 +1,5 @@
 """Workers that fit a Ray cluster, and addresses of clusters; no Ray is started."""
 
-import os
 import signal
 import socket
 import subprocess
@@ -11,8 +10,6 @@ from types import SimpleNamespace
 import pytest
 
 import maskjet.jobs
-from maskjet.cli import job
-from maskjet.config import EngineConfig
 from maskjet.errors import InputError, MissingDependencyError, UnsupportedError
 from maskjet.jobs import cluster
 from maskjet.jobs.cluster import Pool, fit
@@ -53,7 +50,6 @@ def test_a_pool_fits_its_cluster(nodes, device, workers, pool):
 @pytest.mark.parametrize("device", ["cpu", "auto"])
 @pytest.mark.parametrize(("cpus", "gpus"), [([1], 0), ([1], 8), ([3], 3), ([1, 64], 1), ([2, 0, 2], 3), ([16] * 4, 8)])
 def test_the_largest_pool_leaves_half_of_the_cpus_free(cpus, gpus, device):
-    """Two actors with a whole CPU each, on two CPUs, let no task of Ray Data's begin: the pipeline waits for ever."""
     nodes = [node(each, gpus) for each in cpus]
     size = sum(cpus) if device == "cpu" or not gpus else gpus * len(cpus)
     pool = fit(nodes, device, size)
@@ -71,7 +67,7 @@ def test_the_largest_pool_leaves_half_of_the_cpus_free(cpus, gpus, device):
         ([node(8, 2)], "cuda:1", None, InputError, "device must be auto, cpu or cuda .* got 'cuda:1'"),
         ([node(2)] * 2, "cuda", None, UnsupportedError, "needs GPUs, the cluster has 2 nodes with 4 CPUs and 0 GPUs: "),
         ([node(2)], "auto", 3, UnsupportedError, "at most 2, one per CPU, got 3: the cluster has 1 node with 2 CPUs"),
-        ([node(0, 4)], "auto", None, UnsupportedError, "Ray Data needs CPUs, the cluster has 1 node with 0 CPUs"),
+        ([node(0, 4)], "cpu", None, UnsupportedError, "device='cpu' needs CPUs, the cluster has 1 node with 0 CPUs"),
     ],
 )
 def test_a_pool_without_room_is_refused(nodes, device, workers, error, message):
@@ -84,11 +80,10 @@ def test_workers_get_the_limits_and_caches_of_the_driver(pool, monkeypatch):
     passed = {"TORCHINDUCTOR_CACHE_DIR": "a", "TRITON_CACHE_DIR": "b", "MASKJET_LIMIT_PIXELS": "7"}
     for name, value in {**passed, "MASKJET_TOKEN": "secret"}.items():
         monkeypatch.setenv(name, value)
-    ray = SimpleNamespace(data=SimpleNamespace(ActorPoolStrategy=lambda **options: options))
-    options = pool.options(ray)
+    options = pool.options()
     one_thread = {"OMP_NUM_THREADS": "1"} if pool.device == "cpu" else {}
     assert options["runtime_env"] == {"env_vars": {**passed, **one_thread}}
-    assert options["compute"]["size"] == 2
+    assert options["max_concurrency"] == pool.streams
     assert (options["num_cpus"], options["num_gpus"]) == (0.5, int(pool.device == "cuda"))
 
 
@@ -114,7 +109,7 @@ def test_an_address_that_is_none_or_does_not_answer_is_an_error_at_once():
 
 
 def test_a_missing_ray_is_one_sentence(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray.data", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingDependencyError, match=r'^--ray needs ray.*: pip install "maskjet\[ray\]"\.$'):
         connect("auto")
 
@@ -193,15 +188,6 @@ def test_options_of_this_machine_and_of_a_cluster_do_not_mix(options, message, t
     assert err.startswith(f"maskjet: {message}")
     assert err.count("\n") == 1
     assert not (tmp_path / "out").exists()
-
-
-def test_a_command_on_ray_lets_ray_start_no_cluster_by_itself(monkeypatch):
-    monkeypatch.setenv("RAY_ENABLE_AUTO_CONNECT", "")
-    monkeypatch.delenv("RAY_ENABLE_AUTO_CONNECT")  # after the test it is as it was
-    seen = []
-    monkeypatch.setattr(cluster, "import_ray", lambda: seen.append(os.environ["RAY_ENABLE_AUTO_CONNECT"]))
-    job._make_workers("auto", None, None, "auto", None, EngineConfig())
-    assert seen == ["0"]  # before Ray is imported, which reads it
 
 
 def connect(address):

@@ -328,7 +328,8 @@ def test_what_is_stopped_or_killed_loses_nothing_and_goes_on_later(expected, tmp
 
 @pytest.mark.slow
 def test_a_segment_that_kills_its_process_is_given_up_and_the_others_are_not(streets, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", patched(tmp_path, f"{SLOW}\nwork.TRIES = 2"))
+    monkeypatch.setenv("PYTHONPATH", patched(tmp_path, SLOW))
+    monkeypatch.setattr(local, "TRIES", 2)
     folder, out = tmp_path / "streets", tmp_path / "out"
     folder.mkdir()
     for name, number in {"0": 0, "1": 1, "killer": 3, "x": 4}.items():

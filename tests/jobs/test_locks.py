@@ -17,7 +17,7 @@ HOLDING = """
 import sys
 from maskjet.jobs.folders import open_folder
 
-with open_folder(sys.argv[1]).lock():
+with open_folder(sys.argv[1]).lock(""):
     print(1, flush=True)
     input()
 """
@@ -26,9 +26,9 @@ with open_folder(sys.argv[1]).lock():
 def test_two_drivers_do_not_share_a_folder(tmp_path):
     folder = LocalFolder(str(tmp_path))
     used = f"out must not be in use, .*: process {os.getpid()} on "
-    with folder.lock(), pytest.raises(OutputError, match=used), folder.lock():
+    with folder.lock(""), pytest.raises(OutputError, match=used), folder.lock(""):
         pass
-    with folder.lock():
+    with folder.lock(""):
         pass
 
 
@@ -37,22 +37,22 @@ def test_the_lock_ends_with_its_process(tmp_path):
     folder, pipe = LocalFolder(str(tmp_path)), subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", HOLDING, tmp_path], stdin=pipe, stdout=pipe, text=True) as other:
         assert other.stdout.readline() == "1\n"
-        with pytest.raises(OutputError, match=f"process {other.pid} on"), folder.lock():
+        with pytest.raises(OutputError, match=f"process {other.pid} on"), folder.lock(""):
             pass
         other.send_signal(signal.SIGKILL)
         other.wait()
-    with folder.lock():
+    with folder.lock(""):
         pass
 
 
 def test_a_folder_that_cannot_be_made_and_a_lock_that_says_nothing(tmp_path):
     folder = LocalFolder(str(tmp_path))
-    with folder.lock():
+    with folder.lock(""):
         (tmp_path / LOCK).write_text("[]")
-        with pytest.raises(OutputError, match="is: another process works on it"), folder.lock():
+        with pytest.raises(OutputError, match="is: another process works on it"), folder.lock(""):
             pass
     below = LocalFolder(str(tmp_path / LOCK / "out"))
-    with pytest.raises(OutputError, match=rf"out must be writable, .*{LOCK}/out' is not"), below.lock():
+    with pytest.raises(OutputError, match=rf"out must be writable, .*{LOCK}/out' is not"), below.lock(""):
         pass
 
 
@@ -66,7 +66,7 @@ class Here:
         for number, (part, segment) in enumerate(filter(None, tasks)):
             if number == 1:
                 self._between()
-            yield parse_answer(self._worker.answer(part, segment))
+            yield parse_answer(self._worker.answer(part, segment, is_again=False))
 
 
 @pytest.mark.slow

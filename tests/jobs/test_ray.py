@@ -6,15 +6,14 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from maskjet.errors import UnsupportedError
+from maskjet.jobs import local
 from maskjet.jobs import ray as jobs_ray
-from maskjet.jobs import work
 from maskjet.jobs.folders import open_folder
 from maskjet.jobs.ledger import FAILURES
 from maskjet.jobs.parts import Parts
@@ -24,7 +23,6 @@ from tests.jobs.making import run_driver
 from tests.waiting import until
 
 ray = pytest.importorskip("ray", reason='needs Ray: pip install "maskjet[ray]"', exc_type=ImportError)
-pytest.importorskip("ray.data", reason='needs Ray Data: pip install "maskjet[ray]"', exc_type=ImportError)
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings(r"ignore::DeprecationWarning:ray\.")]
 
@@ -34,10 +32,10 @@ class Killed(jobs_ray.Actor):
 
     spot: str
 
-    def __init__(self, orders):
-        super().__init__(orders)
-        work.TRIES = 2
+    def load(self):
+        answer = super().load()
         self._done, self._worker._work = self._worker._work, self._work
+        return answer
 
     def _work(self, part, segment):
         if ray.get_runtime_context().get_node_id() == self.spot:
@@ -49,20 +47,21 @@ class Killed(jobs_ray.Actor):
 
 
 class Held(jobs_ray.Actor):
-    """A worker that does one segment, and those that it has begun once the job is stopped."""
+    """A worker that does one segment, and the others once a file is there."""
 
     marker: str
 
-    def __init__(self, orders):
-        super().__init__(orders)
+    def load(self):
+        answer = super().load()
         self._done, self._worker._work = self._worker._work, self._work
         Path(f"{self.marker}.path").write_text("\n".join(sys.path))
+        return answer
 
     def _work(self, part, segment):
         try:
             Path(self.marker).touch(exist_ok=False)
         except FileExistsError:
-            while "stopping" not in self._worker._markers.names():
+            while not Path(f"{self.marker}.go").exists():
                 time.sleep(0.05)
         return self._done(part, segment)
 
@@ -81,7 +80,7 @@ def cluster(s3):  # noqa: ARG001 - the store must be there first
 def spot(cluster):
     """The id of a second node of the cluster, with one CPU."""
     before = {node["NodeID"] for node in nodes()}
-    command = [Path(sys.executable).with_name("ray"), "start", "--block", "--num-cpus", "1", "--num-gpus", "0"]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus", "1", "--num-gpus", "0"]
     command += ["--address", ray.get_runtime_context().gcs_address, "--object-store-memory", str(100 * 2**20)]
     with Path(cluster, "spot.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -135,7 +134,7 @@ def planned(out):
 
 def actors_of(folder):
     """Ids of the processes of this cluster's workers."""
-    return [number for number, line in ray_cluster.processes_of(folder).items() if line.startswith(b"ray::MapWorker")]
+    return [number for number, line in ray_cluster.processes_of(folder).items() if line.startswith(b"ray::Held")]
 
 
 def test_actors_and_a_node_that_are_killed_lose_nothing_but_a_segment_that_kills_them(
@@ -143,6 +142,7 @@ def test_actors_and_a_node_that_are_killed_lose_nothing_but_a_segment_that_kills
 ):
     monkeypatch.setattr(Killed, "spot", spot, raising=False)
     monkeypatch.setattr(jobs_ray, "Actor", Killed)
+    monkeypatch.setattr(local, "TRIES", 2)
     found = run_driver(streets, remote_out, lambda orders: jobs_ray.RayWorkers(orders, "auto"))
     assert spot not in {node["NodeID"] for node in nodes()}
     assert (found.done, found.failed, found.failures) == (8, 1, 2)
@@ -163,6 +163,8 @@ def test_a_job_that_is_stopped_and_then_killed_goes_on(streets, whole, tmp_path,
         process = started(log, cluster, streets, out, tmp_path / "a", "--ray", "local", "--workers", "1", "--json")
         until(lambda: process.poll() is not None or parts_of(out))
         process.terminate()
+        time.sleep(1)  # until the driver has noticed
+        (tmp_path / "a.go").touch()
         told, _ = process.communicate(timeout=120)
         assert process.returncode == 128 + signal.SIGTERM, Path(log.name).read_text()
         done = json.loads(told)["done"]
@@ -211,7 +213,6 @@ def test_a_worker_that_cannot_begin_and_a_pool_without_room_are_told_in_one_line
 
 
 def test_a_pool_that_waits_for_others_is_an_error(streets, tmp_path, monkeypatch):
-    monkeypatch.setattr(jobs_ray, "_GOODBYE_S", 0.5)
     monkeypatch.setattr(jobs_ray, "_ARRIVAL_S", 1)
 
     @ray.remote(num_cpus=2)
@@ -225,5 +226,4 @@ def test_a_pool_that_waits_for_others_is_an_error(streets, tmp_path, monkeypatch
     with pytest.raises(UnsupportedError, match=why):
         run_driver(streets, tmp_path, lambda orders: jobs_ray.RayWorkers(orders, "auto", 1))
     ray.kill(other)
-    until(lambda: "maskjet-ray" not in {thread.name for thread in threading.enumerate()})  # there is room now
     assert not parts_of(tmp_path)

@@ -4,9 +4,7 @@ import json
 import subprocess
 import threading
 from dataclasses import asdict, replace
-from types import SimpleNamespace
 
-import pyarrow
 import pytest
 
 from maskjet import __version__
@@ -16,14 +14,14 @@ from maskjet.config import EngineConfig
 from maskjet.errors import CheckpointError, DeviceError, MaskjetError, OutputError, UnsupportedError
 from maskjet.jobs import ray as jobs_ray
 from maskjet.jobs import work, worker
-from maskjet.jobs.folders import open_folder
-from maskjet.jobs.markers import STOPPING, TRIES, Markers, under_way
+from maskjet.jobs.folders import LOCK, open_folder
+from maskjet.jobs.ledger import note_failures
+from maskjet.jobs.local import LocalWorkers, StartedWorker
 from maskjet.jobs.segments import Settings, digest
-from maskjet.jobs.work import Outcome, Worker, error_answer, parse_answer
+from maskjet.jobs.work import TRIES, Outcome, Worker, error_answer, parse_answer
 from maskjet.media import decoding
 from maskjet.media.decoding import Decoding
 from tests.jobs.making import SETTINGS, made_up, table_of
-from tests.waiting import until
 
 SEGMENT, FRAMES = made_up("a.mp4", 0, 5)
 PART = digest(SEGMENT, SETTINGS)
@@ -34,19 +32,14 @@ class Working:
     """A worker whose segments end as a function says."""
 
     def __init__(self, out, process):
-        self.markers = Markers(open_folder(out), "this run")
-        self.markers.start()
+        open_folder(out).write(LOCK, b"this run")
         self.orders = {"settings": Settings().as_dict(), "device": "cpu", "streams": 2, "out": out}
         self.orders |= {"facts": {"version": __version__, "settings": SETTINGS}, "run": "this run"}
-        self.begun, self._process = [], process
+        self.times, self._process = 0, process
 
     def process(self, *_, **__):
-        self.begun.append(self.others())
+        self.times += 1
         return self._process()
-
-    def others(self):
-        """The markers but for the run's."""
-        return self.markers.names() - {"run"}
 
 
 @pytest.fixture
@@ -106,53 +99,60 @@ def test_a_gpu_that_is_not_here_decodes_no_jpegs():
 
 def test_a_segment_is_done_once(working):
     made = working()
-    assert Worker(made.orders).do(PART, SEGMENT) == DONE
-    assert made.begun == [{f"{PART}.1"}] * TRIES  # as there is a bad frame
-    assert made.others() == set()
-    made.markers.put(f"{PART}.1")  # its worker died, or its node, before the driver heard of it
-    assert Worker(made.orders).do(PART, SEGMENT) == DONE
-    assert (len(made.begun), made.others()) == (TRIES, set())
+    for _ in range(2):  # its worker may have died, or its node, before the driver heard of it
+        assert Worker(made.orders).do(PART, SEGMENT) == DONE
+        assert made.times == TRIES  # as there is a bad frame
 
 
-def test_a_segment_whose_worker_died_is_tried_alone_and_then_given_up(working, monkeypatch):
-    alone = []
-    hold = work._SharedLock.hold
-    monkeypatch.setattr(work._SharedLock, "hold", lambda lock, **how: alone.append(how) or hold(lock, **how))
-
-    def dies():
-        raise SystemExit
-
-    made = working(dies)
-    for times in range(1, TRIES + 1):
-        with pytest.raises(SystemExit):
-            Worker(made.orders).do(PART, SEGMENT)
-        assert made.others() == {f"{PART}.{number}" for number in range(1, times + 1)}
-        assert under_way(made.others())
-    assert alone == [{}, *[{}, {"is_exclusive": True}] * (TRIES - 1)]
-    lost = Outcome(PART, failures=(("a.mp4#0-4", "its worker died 3 times"),), is_written=False, is_lost=True)
-    for _ in range(2):  # Ray may repeat a task
-        assert Worker(made.orders).do(PART, SEGMENT) == lost
-        assert not under_way(made.others())
-    assert len(made.begun) == TRIES
+def test_what_an_attempt_before_has_noted_is_replaced(working, any_out):
+    folder = open_folder(any_out)
+    note_failures(folder, PART, [("a.mp4#1", "broken")])
+    Worker(working(lambda: table_of(SEGMENT, FRAMES)).orders).do(PART, SEGMENT, is_again=True)
+    assert folder.read(f"failed/{PART}") == b""
 
 
-def test_once_a_job_ends_nothing_begins(working):
-    made = working()
-    made.markers.put(STOPPING)
-    made.markers.put(f"{PART}.1")  # of a worker that died: nobody works on it any more
-    assert parse_answer(Worker(made.orders).answer(PART, SEGMENT)) is None
-    assert (made.begun, made.others()) == ([], {STOPPING})
+class Fragile(LocalWorkers):
+    """Workers that answer their oldest segment, unless they have one that kills them."""
+
+    def __init__(self, killers):
+        super().__init__({}, ["one", "other"], 3)
+        self.killers, self.sent = killers, []
+
+    def _start(self, place):
+        return StartedWorker(place, None)
+
+    def _send(self, worker, part, _):
+        self.sent.append(part)
+        assert len(worker.tasks) == 1 or not self._deaths.keys() & worker.tasks.keys()
+
+    def _receive(self):
+        for each in self._workers[:]:
+            if self.killers & each.tasks.keys():
+                yield from self._replace(each, "signal 9")
+            elif each.tasks:
+                part = next(iter(each.tasks))
+                yield self._take(each, part, asdict(Outcome(part)))
+
+    def close(self):
+        pass
 
 
-def test_a_later_job_takes_over_and_the_earlier_one_is_told(working):
-    made = working()
-    later = Markers(open_folder(made.orders["out"]), "later")
-    later.start()
-    with pytest.raises(OutputError, match=r"^out must not be in use, '.*' is: a later job works on it, in place of"):
-        parse_answer(Worker(made.orders).answer(PART, SEGMENT))
-    assert made.begun == []
-    made.markers.clear()  # as its driver does when it ends
-    assert later.names() == {"run"}
+def test_segments_of_a_worker_that_died_are_tried_alone_and_then_given_up():
+    tasks = [(f"{number:02}", SEGMENT) for number in range(20)]
+    workers = Fragile({"05"})
+    outcomes = list(workers.run(iter([*tasks, None]), threading.Event()))
+    assert sorted(each.part for each in outcomes) == [part for part, _ in tasks]
+    (lost,) = (each for each in outcomes if not each.is_written)
+    assert (lost.part, lost.failures) == ("05", ((SEGMENT.name, "its worker died 3 times"),))
+    again = {part for part in workers.sent if workers.sent.count(part) > 1}
+    assert 1 < len(again) <= 4
+    assert workers.sent.count("05") == TRIES
+
+
+def test_workers_that_die_again_and_again_end_the_job():
+    workers = Fragile({f"{number:02}" for number in range(20)})
+    with pytest.raises(DeviceError, match=r"^o\w+ died 5 times without a result, at last with signal 9\.$"):
+        list(workers.run(iter([(f"{number:02}", SEGMENT) for number in range(20)]), threading.Event()))
 
 
 @pytest.mark.parametrize("error", [OutputError("out must be writable."), RuntimeError("odd")])
@@ -161,7 +161,7 @@ def test_an_error_is_told_and_not_raised(working, error):
         raise error
 
     made = working(fail)
-    answer = json.loads(json.dumps(Worker(made.orders).answer(PART, SEGMENT)))
+    answer = json.loads(json.dumps(Worker(made.orders).answer(PART, SEGMENT, is_again=False)))
     if isinstance(error, OutputError):
         with pytest.raises(OutputError, match=r"^out must be writable\.$"):
             parse_answer(answer)
@@ -181,8 +181,7 @@ def test_a_device_that_failed_ends_its_process(working, monkeypatch):
     monkeypatch.setattr(work.os, "_exit", end)
     made = working(fail)
     with pytest.raises(SystemExit, match="5"):
-        Worker(made.orders).answer(PART, SEGMENT)
-    assert made.others() == {f"{PART}.1"}  # another process begins it again
+        Worker(made.orders).answer(PART, SEGMENT, is_again=False)
 
 
 @pytest.fixture
@@ -190,102 +189,28 @@ def quick_actor(monkeypatch):
     monkeypatch.setattr(worker.process, "suit_program", lambda: None)
 
 
-def rows_of(actor):
-    batch = pyarrow.table({"part": [PART], "segment": [json.dumps(SEGMENT.as_dict())]})
-    ((answer,),) = (row.values() for row in actor(batch).to_pylist())
-    return json.loads(answer)
+def answer_of(orders):
+    actor = worker.Actor(orders)
+    return actor.load() or actor.answer(PART, SEGMENT.as_dict(), is_again=False)
 
 
 @pytest.mark.usefixtures("quick_actor")
-def test_an_actor_does_segments_and_tells_that_it_is_there(working):
-    made = working()
-    actor = worker.Actor(made.orders)
-    assert made.others() == {"worker"}
-    assert asdict(parse_answer(rows_of(actor))) == asdict(DONE) | {"failures": [list(each) for each in DONE.failures]}
+def test_an_actor_does_segments(working):
+    assert parse_answer(answer_of(working().orders)) == DONE
 
 
 @pytest.mark.usefixtures("quick_actor")
 def test_another_version_on_a_node_ends_the_job(working):
-    actor = worker.Actor(working(version="0.0.1").orders)
+    answer = answer_of(working(version="0.0.1").orders)
     with pytest.raises(
         UnsupportedError, match=f"^maskjet must be of one version on all nodes, got {__version__} beside"
     ):
-        parse_answer(rows_of(actor))
+        parse_answer(answer)
 
 
 def test_weights_that_changed_since_the_job_began_end_it(working):
     with pytest.raises(CheckpointError, match=r"^weights must not change during a job, 'demo' has changed: run"):
         Worker(working(settings={**SETTINGS, "weights": "another digest"}).orders)
-
-
-class Rows:
-    """Rows of answers, after which no more come for ever, or the end."""
-
-    def __init__(self, *answers, is_over=True):
-        self._answers, self._is_over, self.is_closed = list(answers), is_over, False
-
-    def take(self):
-        answers, self._answers = self._answers, []
-        return answers, self._is_over
-
-    def close(self):
-        self.is_closed = True
-
-
-@pytest.fixture
-def outcomes_of(working, monkeypatch):
-    """What a driver makes of rows; and the markers then."""
-    monkeypatch.setattr(jobs_ray, "_pipeline", lambda *_: None)
-    monkeypatch.setattr(jobs_ray, "_GLANCE_S", 0.01)
-
-    def run(rows, stop=None, made=None):
-        made = made or working()
-        monkeypatch.setattr(jobs_ray, "_Answers", lambda _: rows)
-        pool = SimpleNamespace(device="cpu", streams=1)
-        workers = jobs_ray.RayWorkers(made.orders, "auto")
-        try:
-            yield from workers._work(None, pool, [(PART, SEGMENT)], stop or threading.Event())
-        finally:
-            assert rows.is_closed
-            assert (STOPPING not in made.markers.names()) == (rows._is_over and not rows._answers)
-
-    return run
-
-
-def test_segments_given_up_in_a_row_end_the_job_and_others_between_do_not(outcomes_of):
-    done = asdict(Outcome("a", 3, 7))
-    lost = asdict(Outcome("b", is_written=False, is_lost=True))
-    assert len(list(outcomes_of(Rows(lost, lost, done, lost, lost)))) == 5
-    came = []
-    with pytest.raises(DeviceError, match=r"^Workers died 3 times on 3 segments in a row\.$"):
-        came.extend(outcomes_of(Rows(lost, lost, done, lost, lost, lost, done, is_over=False)))
-
-
-def test_who_works_alone_waits_for_the_others_and_then_they_for_it():
-    lock, order = work._SharedLock(), []
-    may_end = threading.Event()
-
-    def work_alone():
-        with lock.hold(is_exclusive=True):
-            order.append("alone")
-            may_end.wait()
-            order.append("alone no more")
-
-    def work_beside():
-        with lock.hold():
-            order.append("beside")
-
-    with lock.hold(), lock.hold():
-        alone = threading.Thread(target=work_alone)
-        alone.start()
-        until(lambda: lock._exclusive)
-        beside = threading.Thread(target=work_beside)
-        beside.start()
-        order.append("before")
-    may_end.set()
-    alone.join()
-    beside.join()
-    assert order == ["before", "alone", "alone no more", "beside"]
 
 
 @pytest.mark.parametrize(
@@ -298,44 +223,3 @@ def test_who_works_alone_waits_for_the_others_and_then_they_for_it():
 )
 def test_an_error_of_rays_is_one_line(text, why):
     assert str(jobs_ray._failed(RuntimeError(text))) == f"The Ray cluster failed: {why}"
-
-
-def windows(tasks, largest=100, stop=None):
-    return list(jobs_ray._windows(tasks, stop or threading.Event(), largest))
-
-
-@pytest.mark.parametrize(
-    ("entries", "expected"),
-    [
-        ([(0, 1), (0.1, 2), (0.2, None), (0.3, 3)], [[1, 2, 3]]),
-        # The first one ends while the plan goes on.
-        ([(9, None), (10, 1), (10.5, 2), (10.6, None), (12, 3), (12.1, 4), (13, 5)], [[1, 2, 3], [4, 5]]),
-        # A later one ends when it waits for the plan.
-        ([(0, 1), (2, None), (3, 2), (9, 3), (9.1, None), (9.2, 4), (9.3, None)], [[1], [2, 3], [4]]),
-        ([(0, number) for number in range(11)], [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10]]),
-    ],
-)
-def test_windows(monkeypatch, entries, expected):
-    """Of at most five segments, of tasks that come at some time in seconds."""
-    now = [0.0]
-    monkeypatch.setattr(jobs_ray.time, "monotonic", lambda: now[0])
-
-    def tasks():
-        for now[0], task in entries:
-            yield task
-
-    assert windows(tasks(), largest=5) == expected
-
-
-def test_a_stopped_job_has_no_more_windows():
-    stop = threading.Event()
-
-    def tasks():
-        yield from (1, 2)
-        stop.set()
-        yield 3
-
-    assert windows(tasks(), largest=1, stop=stop) == [[1], [2]]
-    assert windows([1, 2], stop=stop) == []
-    stop.clear()
-    assert windows((each for each in (1, None) if each or stop.set()), stop=stop) == []

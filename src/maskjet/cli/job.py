@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator
@@ -229,8 +228,6 @@ def _make_workers(
                 f"{name} must be left out with --ray, which gives each worker its device and cores, got {value!r}. "
                 "Choose --workers."
             )
-    # Otherwise a thread that Ray Data leaves behind, as where no worker ever began, starts a cluster after the end.
-    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
     from maskjet.jobs.cluster import import_ray
     from maskjet.jobs.ray import RayWorkers
 

@@ -18,14 +18,13 @@ from maskjet.errors import InputError, UnsupportedError, first_line
 from maskjet.extras import require
 from maskjet.jobs.local import ONE_THREAD
 
-_CPUS = 0.5  # reserved per worker; at most one worker per CPU, so that half of them stay free for Ray Data
+_CPUS = 0.5  # reserved per worker; at most one worker per CPU, so that half of them stay free for other work
 _ANSWER_S = 10.0  # timeout of a connection to the cluster's head
 _PASSED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "MASKJET_LIMIT_")  # prefixes of variables that workers get
 
 
 def import_ray() -> Any:
-    """Import Ray and Ray Data; raises MissingDependencyError."""
-    require("ray.data", extra="ray", purpose="--ray")
+    """Import Ray; raises MissingDependencyError."""
     return require("ray", extra="ray", purpose="--ray")
 
 
@@ -42,7 +41,6 @@ def connected(address: str) -> Iterator[Any]:
         MissingDependencyError: Ray is not installed.
     """
     ray = import_ray()
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its errors are raised as well
     if ray.is_initialized():
         if ray.util.client.ray.is_connected():  # whose machine does not share the nodes' files
             raise UnsupportedError(
@@ -89,15 +87,17 @@ class Pool:
     streams: int
     """Segments per worker at a time: `SEGMENTS_PER_GPU` on a GPU, else one per core of its share of the node."""
 
-    def options(self, ray: Any) -> dict[str, Any]:
-        """Arguments of `Dataset.map_batches` for an actor pool of fixed size."""
+    def options(self) -> dict[str, Any]:
+        """Options of each actor."""
         variables = {name: text for name, text in os.environ.items() if name.startswith(_PASSED)}
         has_gpu = self.device == "cuda"
-        pool = ray.data.ActorPoolStrategy(
-            size=self.size, max_concurrent_calls_per_actor=self.streams, enable_true_multi_threading=self.streams > 1
-        )
-        environment = {"env_vars": variables if has_gpu else variables | ONE_THREAD}
-        return {"compute": pool, "num_cpus": self.num_cpus, "num_gpus": int(has_gpu), "runtime_env": environment}
+        return {
+            "num_cpus": self.num_cpus,
+            "num_gpus": int(has_gpu),
+            "max_concurrency": self.streams,
+            "scheduling_strategy": "SPREAD",
+            "runtime_env": {"env_vars": variables if has_gpu else variables | ONE_THREAD},
+        }
 
 
 def nodes_of(ray: Any) -> list[Mapping[str, float]]:
@@ -109,7 +109,7 @@ def fit(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None) 
     """Choose a pool of workers that fits the nodes.
 
     One GPU per worker if device is cuda, or auto and the cluster has GPUs; else at most one worker per CPU. At least
-    half of the CPUs stay free: Ray Data's own tasks need some, and a pool that took them all would deadlock.
+    half of the CPUs stay free.
 
     Args:
         nodes: What `nodes_of` returned.
@@ -128,14 +128,12 @@ def fit(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None) 
         raise InputError(
             f"device must be auto, cpu or cuda on a Ray cluster, which gives each worker its own; got {device!r}."
         )
-    if not any(int(node.get("CPU", 0)) for node in nodes):
-        raise UnsupportedError(f"Ray Data needs CPUs, {has}: start nodes that have some.")
     has_gpus = device == "cuda" or (device == "auto" and any(node.get("GPU", 0) >= 1 for node in nodes))
     kind = "GPU" if has_gpus else "CPU"
     rooms = [(int(node.get("CPU", 0)), room) for node in nodes if (room := int(node.get(kind, 0)))]
     if not rooms:
         raise UnsupportedError(
-            f"device='cuda' needs GPUs, {has}: start nodes that have some, or choose the device cpu."
+            f"device={device!r} needs {kind}s, {has}: start nodes that have some, or choose another device."
         )
     room = sum(room for _, room in rooms)
     size = workers or (room if has_gpus else len(rooms))
@@ -144,7 +142,7 @@ def fit(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None) 
             f"workers must be at most {room}, one per {kind}, got {workers}: {has}. Start more nodes, or ask for fewer "
             "workers."
         )
-    per_node = -(-size // len(rooms))  # Ray Data spreads workers over the nodes
+    per_node = -(-size // len(rooms))  # workers are spread over the nodes
     return Pool(
         size,
         device="cuda" if has_gpus else "cpu",

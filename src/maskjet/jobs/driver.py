@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from maskjet.jobs.folders import open_folder
 from maskjet.jobs.ledger import Failures, Plan
-from maskjet.jobs.markers import Markers
 from maskjet.jobs.parts import FOLDER, Parts
 from maskjet.jobs.planning import plan
 from maskjet.jobs.segments import Segment, Settings
@@ -122,13 +121,12 @@ def run(
         video_stream=job.video_stream,
     )
     folder, parts = open_folder(job.out), Parts(job.out)
-    markers = Markers(folder, number := uuid.uuid4().hex)
-    with folder.lock():
+    number = uuid.uuid4().hex
+    with folder.lock(number):
         folder.clean(FOLDER)
         identity = job.settings.identity(digest_weights(job.settings))
         segments = chain([next(segments)], segments)  # errors in the sources are raised before workers start
-        markers.start()
-        failures = Failures(folder)  # after the start, since when an earlier job in a store begins no segment
+        failures = Failures(folder)
         with closing(Plan(folder, segments, identity)) as planned:
             facts = {"version": __version__, "settings": identity}
             orders = {"settings": job.settings.as_dict(), "out": job.out, "facts": facts, "run": number}
@@ -146,10 +144,9 @@ def run(
                         progress.take(outcome)
                         report()
             finally:
-                markers.names()  # raises if a later job's failures would be overwritten
+                folder.check(number)  # else a later job's failures would be overwritten
                 failures.finish(plan_is_complete=planned.is_complete and not stop.is_set())
                 folder.clean(FOLDER)  # of killed workers
-                markers.clear()
                 report()
     return progress
 

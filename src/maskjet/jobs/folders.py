@@ -11,7 +11,7 @@ import socket
 import tempfile
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -43,8 +43,11 @@ class LocalFolder:
         return str(self.path / place)
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Lock the folder, and make it; the lock ends with the process. Raises OutputError if another job has it."""
+    def lock(self, run: str) -> Iterator[None]:  # noqa: ARG002
+        """Lock the folder for a run of a job, and make it; the lock ends with the process.
+
+        Raises OutputError if another job has it.
+        """
         with naming(str(self.path)):
             self.path.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -60,6 +63,9 @@ class LocalFolder:
         finally:
             os.close(descriptor)
 
+    def check(self, run: str) -> None:
+        """Raise OutputError if a later run has taken over, which a lock does not allow."""
+
     def write(self, place: str, data: bytes) -> None:
         """Write a file atomically, and sync it to disk; an error leaves nothing of it."""
         path = self.path / place
@@ -73,13 +79,6 @@ class LocalFolder:
         with naming(str(path)):
             for folder in (path.parent, *(each for each in path.parent.parents if each.is_relative_to(self.path))):
                 _sync_folder(folder)  # any of them may be new
-
-    def mark(self, place: str) -> None:
-        """Create an empty file; it is not synced, so a power loss may undo this."""
-        path = self.path / place
-        with naming(str(path)):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
 
     def read(self, place: str) -> bytes | None:
         """Content of a file; None if it does not exist."""
@@ -176,18 +175,27 @@ class RemoteFolder:
     def name(self, place: str) -> str:  # noqa: D102
         return f"{self._url.rstrip('/')}/{place}"
 
-    def lock(self) -> AbstractContextManager[None]:
-        """Do nothing: stores have no locks. A later job takes over, see `Markers`."""
-        return nullcontext()
+    @contextmanager
+    def lock(self, run: str) -> Iterator[None]:
+        """Name the run that works on the folder; a store has no locks, so a later one takes over."""
+        self.write(LOCK, run.encode())
+        try:
+            yield
+        finally:
+            with suppress(OutputError):
+                self.check(run)
+                self.remove(LOCK)
+
+    def check(self, run: str) -> None:  # noqa: D102
+        if self.read(LOCK) != run.encode():
+            place = self.name("")
+            raise OutputError(f"out must not be in use, {place!r} is: a later job works on it, in place of this one.")
 
     def _reaching(self, place: str, to_be: str) -> AbstractContextManager[None]:
         return translate_errors(OutputError, f"out must be {to_be}, {self.name(place)!r} is not")
 
     def write(self, place: str, data: bytes) -> None:  # noqa: D102
         self._upload(place, [data])
-
-    def mark(self, place: str) -> None:  # noqa: D102
-        self._upload(place, [])
 
     def _upload(self, place: str, blocks: Iterable[bytes]) -> None:
         try:

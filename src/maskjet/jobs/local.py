@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,13 +24,12 @@ from typing import Any
 
 from maskjet.devices import SEGMENTS_PER_GPU, Place
 from maskjet.errors import DeviceError
-from maskjet.jobs.markers import TRIES
 from maskjet.jobs.segments import Segment
-from maskjet.jobs.work import Outcome, parse_answer
+from maskjet.jobs.work import TRIES, Outcome, parse_answer
 
 _GLANCE_S = 0.1  # polling interval of the plan while no worker answers
-_MOST_DEATHS = TRIES + 2  # in a row, without a finished segment, after which the job ends
 _PATIENCE_S = 5.0  # until a process that should end is killed
+_MOST_DEATHS = TRIES + 2  # of a worker in a row, without a finished segment, after which the job ends
 _log = logging.getLogger("maskjet")
 
 Task = tuple[str, Segment]
@@ -38,15 +39,22 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 instead, which is faster."""
 
 
-@dataclass
-class _Process:
-    """A worker's process."""
+@dataclass(eq=False)
+class StartedWorker:
+    """A worker that runs."""
 
     place: Place
-    process: subprocess.Popen[bytes]
-    connection: Connection
+    """Where it was started, and is started again if it dies."""
+    handle: Any
+    """Connection to its process, or its actor."""
+    process: Any = None
+    """Its process, on this machine."""
     tasks: dict[str, Segment] = field(default_factory=dict)
     """Segments assigned to it, by the names of their parts."""
+    is_ready: bool = True
+    """Whether it takes segments."""
+    deaths: int = 0
+    """Of it and those whose place it took, in a row, without a finished segment."""
 
 
 class LocalWorkers:
@@ -58,24 +66,27 @@ class LocalWorkers:
         streams: Segments per process at a time.
     """
 
+    _patience_s = math.inf  # for segments that are assigned when a job is stopped
+
     def __init__(self, orders: Mapping[str, Any], places: Sequence[Place], streams: int) -> None:
         self._orders, self._places, self._streams = orders, places, streams
-        self._processes: list[_Process] = []
-        self._again: deque[Task] = deque()  # segments of processes that died
-        self._deaths: dict[int, int] = {}  # in a row, by number of the place
+        self._workers: list[StartedWorker] = []
+        self._again: deque[Task] = deque()  # segments of workers that died
+        self._deaths = Counter[str]()  # of workers, by the parts of the segments that they had
 
     def run(self, tasks: Iterator[Task | None], stop: threading.Event) -> Iterator[Outcome]:
         """Process segments; see `driver.Workers.run`.
 
         Raises:
             MaskjetError: A worker can't start, or a part can't be written; see `Worker`.
+            DeviceError: A worker died again and again.
         """
+        end, has_more = math.inf, True
         try:
-            self._processes = [self._start(place) for place in self._places]
-            has_more = True
-            while has_more or self._again or any(each.tasks for each in self._processes):
+            self._workers = [self._start(place) for place in self._places]
+            while (has_more or self._again or any(each.tasks for each in self._workers)) and time.monotonic() < end:
                 if stop.is_set():
-                    has_more = False
+                    has_more, end = False, min(end, time.monotonic() + self._patience_s)
                     self._again.clear()
                 else:
                     has_more = self._feed(tasks)
@@ -84,46 +95,66 @@ class LocalWorkers:
             self.close()
 
     def _feed(self, tasks: Iterator[Task | None]) -> bool:
-        """Assign segments to processes until each has one waiting; returns False at the end of the plan."""
-        while has_room := [each for each in self._processes if len(each.tasks) <= self._streams]:
+        """Assign segments to workers until each has one waiting; returns False at the end of the plan."""
+        while has_room := list(filter(self._has_room, self._workers)):
             task = self._again.popleft() if self._again else next(tasks, ())
             if not task:
                 return task is None
-            each = min(has_room, key=lambda each: len(each.tasks))
-            part, segment = task
+            each, (part, segment) = min(has_room, key=lambda each: len(each.tasks)), task
             each.tasks[part] = segment
-            with suppress(OSError):  # a dead process is noticed in `_receive`
-                each.connection.send_bytes(json.dumps({"part": part, "segment": segment.as_dict()}).encode())
+            self._send(each, part, segment)
         return True
 
+    def _has_room(self, worker: StartedWorker) -> bool:
+        """Whether a worker may get the next segment: those of workers that died are alone, as one may be to blame."""
+        is_alone = bool(self._again) or any(part in self._deaths for part in worker.tasks)
+        return worker.is_ready and len(worker.tasks) <= (0 if is_alone else self._streams)
+
+    def _take(self, worker: StartedWorker, part: str, answer: Mapping[str, Any]) -> Outcome:
+        """The outcome in an answer; raises the error that it may be instead."""
+        outcome = parse_answer(answer)
+        worker.tasks.pop(part, None)
+        worker.deaths = 0
+        return outcome
+
+    def _replace(self, dead: StartedWorker, why: str) -> Iterator[Outcome]:
+        """Start a worker in place of one that has died, and let others have its segments; yields those given up."""
+        deaths = dead.deaths + 1
+        if deaths >= _MOST_DEATHS:
+            raise DeviceError(f"{dead.place} died {deaths} times without a result, at last with {why}.", index=0)
+        _log.warning("%s died (%s), and is started again.", dead.place, why)
+        at = self._workers.index(dead)
+        self._workers[at] = self._start(dead.place)
+        self._workers[at].deaths = deaths
+        for part, segment in dead.tasks.items():
+            self._deaths[part] += 1
+            if self._deaths[part] < TRIES:
+                self._again.append((part, segment))
+            else:
+                failures = ((segment.name, f"its worker died {TRIES} times"),)
+                yield Outcome(part, failures=failures, is_written=False)
+
+    def _send(self, worker: StartedWorker, part: str, segment: Segment) -> None:
+        """Send a segment to a worker."""
+        with suppress(OSError):  # a dead process is noticed in `_receive`
+            task = {"part": part, "segment": segment.as_dict(), "is_again": part in self._deaths}
+            worker.handle.send_bytes(json.dumps(task).encode())
+
     def _receive(self) -> Iterator[Outcome]:
-        by_connection: dict[Any, _Process] = {each.connection: each for each in self._processes}
+        """Wait a moment for answers; yields the outcomes."""
+        by_connection: dict[Any, StartedWorker] = {each.handle: each for each in self._workers}
         for connection in wait(list(by_connection), _GLANCE_S):
             each = by_connection[connection]
             try:
-                message = json.loads(each.connection.recv_bytes())
+                message = json.loads(each.handle.recv_bytes())
             except (EOFError, OSError):
-                self._restart(each)
-                continue
-            outcome = parse_answer(message["answer"])
-            each.tasks.pop(message["part"], None)
-            if outcome is not None:
-                if not outcome.is_lost:
-                    self._deaths.pop(each.place.number, None)
-                yield outcome
+                code = _end(each)
+                yield from self._replace(each, f"signal {-code}" if code < 0 else f"exit code {code}")
+            else:
+                yield self._take(each, message["part"], message["answer"])
 
-    def _restart(self, dead: _Process) -> None:
-        """Restart a process, and let others have its segments."""
-        code = _end(dead)
-        shown = f"signal {-code}" if code < 0 else f"exit code {code}"
-        deaths = self._deaths[dead.place.number] = self._deaths.get(dead.place.number, 0) + 1
-        if deaths >= _MOST_DEATHS:
-            raise DeviceError(f"{dead.place} died {deaths} times without a result, at last with {shown}.", index=0)
-        _log.warning("The process on %s died (%s), and is started again.", dead.place.device, shown)
-        self._processes[self._processes.index(dead)] = self._start(dead.place)
-        self._again.extend(dead.tasks.items())
-
-    def _start(self, place: Place) -> _Process:
+    def _start(self, place: Place) -> StartedWorker:
+        """Start a worker."""
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(
@@ -136,17 +167,17 @@ class LocalWorkers:
             )
         connection = Connection(ours.detach())
         orders = {**self._orders, "device": place.own_device, "streams": self._streams}
-        with suppress(OSError):  # as in `_feed`
+        with suppress(OSError):  # as in `_send`
             connection.send_bytes(json.dumps(orders).encode())
-        return _Process(place, process, connection)
+        return StartedWorker(place, connection, process)
 
     def close(self) -> None:
-        """Kill all processes; they lose the parts that they are writing."""
-        for each in self._processes:
+        """Kill all processes."""
+        for each in self._workers:
             each.process.kill()
-        for each in self._processes:
+        for each in self._workers:
             _end(each)
-        self._processes = []
+        self._workers = []
 
 
 def choose_streams(places: Sequence[Place]) -> int:
@@ -156,11 +187,11 @@ def choose_streams(places: Sequence[Place]) -> int:
     return max(1, len(os.sched_getaffinity(0)) // len(places))
 
 
-def _end(each: _Process) -> int:
+def _end(each: StartedWorker) -> int:
     """Close the connection to a process, wait until it ends, and return its exit code."""
-    each.connection.close()
+    each.handle.close()
     try:
-        return each.process.wait(_PATIENCE_S)
+        return int(each.process.wait(_PATIENCE_S))
     except subprocess.TimeoutExpired:
         each.process.kill()
-        return each.process.wait()
+        return int(each.process.wait())

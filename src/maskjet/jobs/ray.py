@@ -1,43 +1,33 @@
-"""Workers on a Ray cluster: Ray Data pipelines of segments, whose actors write the parts themselves.
+"""Workers on a Ray cluster: actors that process several segments at a time, and write the parts themselves.
 
-Only names, segments in JSON and counts pass through Ray. A pipeline has a fixed input and its own actors, each of which
-loads the model. So the plan is cut into windows, a pipeline each: the first closes within seconds, so that work begins
-during planning; later ones fit into memory, and are so large that loading takes a few per cent of their time.
+Only names, segments in JSON types and counts pass through Ray. An actor that dies, perhaps with its node, is replaced
+as soon as there is room.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from maskjet.devices import Place
 from maskjet.errors import DeviceError, UnsupportedError, first_line
 from maskjet.jobs import cluster, storage
-from maskjet.jobs.folders import open_folder
-from maskjet.jobs.local import Task
-from maskjet.jobs.markers import ARRIVED, STOPPING, TRIES, Markers, under_way
-from maskjet.jobs.parts import Parts
-from maskjet.jobs.work import Outcome, outcome_of, parse_answer
+from maskjet.jobs.local import LocalWorkers, StartedWorker, Task
+from maskjet.jobs.segments import Segment
+from maskjet.jobs.work import Outcome
 from maskjet.jobs.worker import Actor
 
 _ARRIVAL_S = 180.0  # for the first worker process to start
-_FIRST_S = 2.0  # from its first segment until the first window closes
-_WINDOW, _LARGEST_WINDOW = 4_000, 100_000  # segments per worker, and in all; each takes 1 kB of the driver's memory
-_BLOCKS, _LARGEST_BLOCK = 32, 16  # blocks per worker and stream, if segments suffice; segments per block
-_MOST_LOST = 3  # segments given up in a row, after which the job ends
-_GLANCE_S = 0.5  # polling interval of the stop signal while no answer comes
-_PATIENCE_S = 60.0  # for segments under way when a job is stopped
-_GOODBYE_S = 5.0  # for the thread that reads a pipeline to end
+_GLANCE_S = 0.5  # polling interval of the plan and the stop signal while no answer comes
 _log = logging.getLogger("maskjet")
 
 
-class RayWorkers:
+class RayWorkers(LocalWorkers):
     """Actors on a Ray cluster, one GPU each, or else shares of its CPUs.
 
     Args:
@@ -46,149 +36,86 @@ class RayWorkers:
         workers: Number of workers; None is one per GPU, or else one per node.
     """
 
+    _patience_s = 60.0
+
     def __init__(self, orders: Mapping[str, Any], address: str, workers: int | None = None) -> None:
         out = orders["out"]
         out = out if storage.is_remote(out) else os.path.abspath(out)  # noqa: PTH100 - actors have another folder
-        self._orders, self._markers = {**orders, "out": out}, Markers(open_folder(out), orders["run"])
-        self._address, self._workers = address, workers
+        super().__init__({**orders, "out": out}, [], 1)
+        self._address, self._count = address, workers
+        # Calls under way: workers and parts, "" for loading the model, None for the start.
+        self._calls: dict[Any, tuple[StartedWorker, str | None]] = {}
+        self._arrival: float | None = None  # until when a worker process must have started; None once one has
 
     def run(self, tasks: Iterator[Task | None], stop: threading.Event) -> Iterator[Outcome]:
         """Process segments; see `driver.Workers.run`.
 
         Raises:
             UnsupportedError: The cluster does not answer, has no room for the workers, or they do not start.
-            DeviceError: Workers died again and again, or the cluster failed.
+            DeviceError: A worker died again and again, or the cluster failed.
             MaskjetError: A worker can't start, or a part can't be written; see `Worker`.
         """
-        with cluster.connected(self._address) as ray:
-            nodes = cluster.nodes_of(ray)
-            pool = cluster.fit(nodes, self._orders["settings"]["config"]["device"], self._workers)
+        with cluster.connected(self._address) as self._ray:
+            nodes = cluster.nodes_of(self._ray)
+            self._pool = cluster.fit(nodes, self._orders["settings"]["config"]["device"], self._count)
+            self._streams = self._pool.streams
+            self._places = [Place(number, self._pool.device, {}) for number in range(self._pool.size)]
             if len(nodes) > 1 and not storage.is_remote(self._orders["out"]):
                 shared = f"{self._orders['out']!r} must be a folder that all of them share"
                 _log.warning("The cluster has %d nodes: %s, and so must those of local sources.", len(nodes), shared)
+            self._arrival = time.monotonic() + _ARRIVAL_S
             try:
-                for window in _windows(tasks, stop, min(_WINDOW * pool.size, _LARGEST_WINDOW)):
-                    yield from self._work(ray, pool, window, stop)
-            except ray.exceptions.RayError as error:
+                yield from super().run(tasks, stop)
+            except self._ray.exceptions.RayError as error:
                 raise _failed(error) from error
 
-    def _work(self, ray: Any, pool: cluster.Pool, window: Sequence[Task], stop: threading.Event) -> Iterator[Outcome]:
-        self._markers.remove(ARRIVED)
-        orders = {**self._orders, "device": pool.device, "streams": pool.streams}
-        reader = _Answers(_pipeline(ray, pool, window, orders))
-        left, lost, deadline = dict(window), 0, time.monotonic() + _ARRIVAL_S
-        is_over = is_stopped = False
-        try:
-            while not is_over and not is_stopped:
-                if is_stopped := stop.is_set():
-                    self._drain()
-                answers, is_over = reader.take()
-                for outcome in filter(None, map(parse_answer, answers)):
-                    left.pop(outcome.part, None)
-                    yield outcome
-                    lost = (lost + 1) * outcome.is_lost
-                    if lost == _MOST_LOST:
-                        raise DeviceError(f"Workers died {TRIES} times on {lost} segments in a row.", index=0)
-                if time.monotonic() > deadline:
-                    deadline = float("inf")
-                    if ARRIVED not in self._markers.names():
-                        raise _no_room(ray, pool)
-            if is_stopped:  # some may have their part, though no answer has come
-                parts = Parts(self._orders["out"])
-                for part in filter(parts.had, left):
-                    yield outcome_of(part, left[part], parts.about(part))
-        finally:
-            if not is_over:
-                self._markers.put(STOPPING)
-            reader.close()
+    def _start(self, place: Place) -> StartedWorker:
+        orders = {**self._orders, "device": place.device, "streams": self._streams}
+        actor = self._ray.remote(Actor).options(**self._pool.options()).remote(orders)
+        worker = StartedWorker(place, actor, is_ready=False)
+        self._calls[actor.__ray_ready__.remote()] = worker, None
+        self._calls[actor.load.remote()] = worker, ""
+        return worker
 
-    def _drain(self) -> None:
-        """Stop scheduling, and wait for segments under way, up to a minute."""
-        self._markers.put(STOPPING)
-        for _ in range(round(_PATIENCE_S / _GLANCE_S)):
-            time.sleep(_GLANCE_S)  # first for workers that are about to begin
-            if not under_way(self._markers.names()):
-                return
+    def _send(self, worker: StartedWorker, part: str, segment: Segment) -> None:
+        self._calls[worker.handle.answer.remote(part, segment.as_dict(), is_again=part in self._deaths)] = worker, part
 
-
-class _Answers:
-    """Reads a dataset's answers in a thread, so that waiting for them can be interrupted."""
-
-    def __init__(self, dataset: Any) -> None:
-        self._queue: queue.SimpleQueue[str | BaseException | None] = queue.SimpleQueue()
-        self._is_closed = False
-        self._thread = threading.Thread(target=self._read, args=[dataset], name="maskjet-ray", daemon=True)
-        self._thread.start()
-
-    def _read(self, dataset: Any) -> None:
-        try:
-            for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-                for text in batch["answer"].to_pylist():
-                    self._queue.put(text)
-                if self._is_closed:
-                    return
-            self._queue.put(None)
-        except BaseException as error:  # raised by `take`
-            self._queue.put(error)
-
-    def take(self) -> tuple[list[dict[str, Any]], bool]:
-        """Wait half a second for an answer; returns all that have come, and whether they are the last."""
-        answers = []
-        with suppress(queue.Empty):
-            row = self._queue.get(timeout=_GLANCE_S)
-            while isinstance(row, str):
-                answers.append(json.loads(row))
-                row = self._queue.get_nowait()
-            if row is not None:
-                raise _failed(row) from row
-            return answers, True
-        return answers, False
+    def _receive(self) -> Iterator[Outcome]:
+        if self._arrival is not None and time.monotonic() > self._arrival:
+            raise self._no_room()
+        calls = list(self._calls)
+        if not calls:
+            time.sleep(_GLANCE_S)
+            return
+        self._ray.wait(calls, timeout=_GLANCE_S)
+        for call in self._ray.wait(calls, num_returns=len(calls), timeout=0)[0]:
+            worker, part = self._calls.pop(call)
+            if worker not in self._workers:  # it was replaced
+                continue
+            try:
+                answer = self._ray.get(call)
+            except self._ray.exceptions.RayActorError as error:
+                yield from self._replace(worker, first_line(error))
+                continue
+            self._arrival = None
+            if part or (part is not None and answer):  # an error of loading is raised
+                yield self._take(worker, part, answer)
+            worker.is_ready |= part is not None
 
     def close(self) -> None:
-        """Stop reading: after the last row, which comes soon once no segment begins, or else after the next."""
-        self._thread.join(_GOODBYE_S)
-        self._is_closed = True
-        self._thread.join(_GOODBYE_S)
+        """Kill all actors."""
+        for each in self._workers:
+            with suppress(Exception):
+                self._ray.kill(each.handle)
 
-
-def _pipeline(ray: Any, pool: cluster.Pool, window: Sequence[Task], orders: Mapping[str, Any]) -> Any:
-    """A Ray dataset with an answer per segment; Ray Data restarts actors and retries their tasks without limit."""
-    of_block = max(1, min(_LARGEST_BLOCK, len(window) // (pool.size * pool.streams * _BLOCKS)))
-    items = [{"part": part, "segment": json.dumps(segment.as_dict())} for part, segment in window]
-    source = ray.data.from_items(items, override_num_blocks=-(-len(items) // of_block))
-    dataset = source.map_batches(
-        Actor, batch_size=1, batch_format="pyarrow", fn_constructor_kwargs={"orders": orders}, **pool.options(ray)
-    )
-    dataset.context.enable_progress_bars = False
-    dataset.context.target_max_block_size = 1  # yield each row at once
-    return dataset
-
-
-def _windows(tasks: Iterable[Task | None], stop: threading.Event, largest: int) -> Iterator[list[Task]]:
-    """Group segments into windows: the first closes after 2 s, others when full or when planning is slower."""
-    window: list[Task] = []
-    began, is_first = 0.0, True
-    for task in tasks:
-        if stop.is_set():
-            return
-        if task is not None:
-            began = began if window else time.monotonic()
-            window.append(task)
-        is_late = window and time.monotonic() - began >= _FIRST_S
-        if len(window) == largest or (is_late and (is_first or task is None)):
-            yield window
-            window, is_first = [], False
-    if window and not stop.is_set():
-        yield window
-
-
-def _no_room(ray: Any, pool: cluster.Pool) -> UnsupportedError:
-    kind, each = ("GPU", 1) if pool.device == "cuda" else ("CPU", pool.num_cpus)
-    return UnsupportedError(
-        f"No worker started within {_ARRIVAL_S:g} s. Each needs {each:g} {kind}s; the cluster has "
-        f"{ray.cluster_resources().get(kind, 0):g}, of which {ray.available_resources().get(kind, 0):g} are free. Wait "
-        "until other jobs end, or start more nodes; if there is room, Ray's logs tell why."
-    )
+    def _no_room(self) -> UnsupportedError:
+        kind, each = ("GPU", 1) if self._pool.device == "cuda" else ("CPU", self._pool.num_cpus)
+        has, free = (found.get(kind, 0) for found in (self._ray.cluster_resources(), self._ray.available_resources()))
+        return UnsupportedError(
+            f"No worker started within {_ARRIVAL_S:g} s. Each needs {each:g} {kind}s; the cluster has {has:g}, of "
+            f"which {free:g} are free. Wait until other jobs end, or start more nodes; if there is room, Ray's logs "
+            "tell why."
+        )
 
 
 def _failed(error: BaseException) -> DeviceError:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +23,6 @@ from maskjet.errors import (
 )
 from maskjet.jobs.folders import open_folder
 from maskjet.jobs.ledger import note_failures
-from maskjet.jobs.markers import STOPPING, TRIES, Markers, of_segment
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.processing import process
 from maskjet.jobs.rows import metadata, with_metadata
@@ -39,6 +36,8 @@ if TYPE_CHECKING:
 
     from maskjet.model import Model
 
+TRIES = 3
+"""Attempts at a segment before it is given up."""
 FAILED = 5
 """Exit code of a worker whose device failed."""
 _log = logging.getLogger("maskjet")
@@ -58,8 +57,6 @@ class Outcome:
     """Files or frames that failed, each with the reason."""
     is_written: bool = True
     """Whether the part exists; else the whole segment failed."""
-    is_lost: bool = False
-    """Whether the segment was given up because each worker that began it died."""
 
 
 def outcome_of(part: str, segment: Segment, about: Mapping[str, Any]) -> Outcome:
@@ -114,8 +111,7 @@ class Worker:
 
     Args:
         orders: In JSON types: settings; device, the worker's own; streams, the number of segments that it processes at
-            a time; out, the output folder; facts, further metadata of each part; run, the name of the driver's run,
-            as `Markers` take it.
+            a time; out, the output folder; facts, further metadata of each part; run, the name of the driver's run.
 
     Raises:
         InputError, CheckpointError, UnsupportedError: As `maskjet.load`; or the driver is of another version.
@@ -130,8 +126,7 @@ class Worker:
                 f"{self._facts['version']}."
             )
         self._folder, self._parts = open_folder(orders["out"]), Parts(orders["out"])
-        self._markers = Markers(self._folder, orders["run"])
-        self._lock = _SharedLock()
+        self._run = orders["run"]
         config = replace(self._settings.config, device=orders["device"])
         self.model = open_model(self._settings, config)
         if digest_weights(self._settings) != self._facts["settings"]["weights"]:  # parts would have the wrong name
@@ -144,57 +139,33 @@ class Worker:
                 raise UnsupportedError(f"JPEGs must be decoded alike, by {jpegs} on all nodes, got {name_nvjpeg()}.")
             self._decoding.jpeg_decoder()  # raises here, not in each segment
 
-    def answer(self, part: str, segment: Segment) -> dict[str, Any]:
-        """Process a segment; returns in JSON types its outcome, {} if it was not begun, or an error that ends the job.
+    def answer(self, part: str, segment: Segment, *, is_again: bool) -> dict[str, Any]:
+        """Process a segment; returns in JSON types its outcome, or an error that ends the job.
 
-        Ends the process if its device fails, which only a new process can use again.
+        `is_again` tells that a worker died at it. Ends the process if its device fails, which only a new process can
+        use again.
         """
         try:
-            outcome = self.do(part, segment)
-            return {} if outcome is None else asdict(outcome)
+            return asdict(self.do(part, segment, is_again=is_again))
         except DeviceError as error:
             _log.warning("%s", first_line(error))
             os._exit(FAILED)
         except BaseException as error:  # a pool drops its threads' errors, and the driver would wait for ever
             return error_answer(error, segment.name)
 
-    def do(self, part: str, segment: Segment) -> Outcome | None:
-        """Detect on a segment and write its part, unless that exists or the job is stopping.
-
-        A segment with an unfinished attempt killed its process, or ran beside one that did. So it is tried again alone,
-        and after `TRIES` attempts given up.
-
-        Returns:
-            The outcome; None if the segment was not begun, as the job is stopping.
+    def do(self, part: str, segment: Segment, *, is_again: bool = False) -> Outcome:
+        """Detect on a segment and write its part, unless that exists.
 
         Raises:
             OutputError: The part can't be written, or a later job works on the folder.
             DeviceError: The device failed, and the process must end.
         """
-        with self._lock.hold():
-            names = self._markers.names()
-            if not of_segment(part, names):
-                return self._begin(part, segment, names)
-        with self._lock.hold(is_exclusive=True):
-            return self._begin(part, segment, self._markers.names())
-
-    def _begin(self, part: str, segment: Segment, names: Collection[str]) -> Outcome | None:
-        begun = of_segment(part, names)
-        outcome = None
+        self._folder.check(self._run)
         if self._parts.has(part):  # of a worker that died before it answered
-            outcome = outcome_of(part, segment, self._parts.about(part))
-        elif STOPPING not in names:
-            begun.append(f"{part}.{len(begun) + 1}")
-            self._markers.put(begun[-1])
-            if len(begun) > TRIES:
-                failures = ((segment.name, f"its worker died {TRIES} times"),)
-                note_failures(self._folder, part, failures)
-                return Outcome(part, failures=failures, is_written=False, is_lost=True)
-            if len(begun) > 1:
-                note_failures(self._folder, part, ())  # replaces what the previous attempt may have written
-            outcome = self._work(part, segment)
-        self._markers.remove(*begun)
-        return outcome
+            return outcome_of(part, segment, self._parts.about(part))
+        if is_again:
+            note_failures(self._folder, part, ())  # replaces what the attempt before may have written
+        return self._work(part, segment)
 
     def _work(self, part: str, segment: Segment) -> Outcome:
         """Process a segment in up to three tries, as errors of disks and networks may be transient."""
@@ -223,28 +194,6 @@ class Worker:
         return outcome_of(part, segment, metadata(table.schema)), table
 
 
-class _SharedLock:
-    """A lock that threads share, or that one holds exclusively; exclusive waiters go first."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._holding = self._exclusive = 0  # threads that hold it; that hold it, or wait for it, exclusively
-
-    @contextmanager
-    def hold(self, *, is_exclusive: bool = False) -> Iterator[None]:
-        with self._changed:
-            self._exclusive += is_exclusive
-            self._changed.wait_for(lambda: not (self._holding if is_exclusive else self._exclusive))
-            self._holding += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._holding -= 1
-                self._exclusive -= is_exclusive
-                self._changed.notify_all()
-
-
 def error_answer(error: BaseException, name: str) -> dict[str, Any]:
     """An error that ends the job, in JSON types; to a library's error the name of the segment is added."""
     if not isinstance(error, MaskjetError):
@@ -252,10 +201,10 @@ def error_answer(error: BaseException, name: str) -> dict[str, Any]:
     return {"error": type(error).__name__, "text": str(error)}
 
 
-def parse_answer(answer: Mapping[str, Any]) -> Outcome | None:
-    """The outcome in a worker's answer; None if it has begun no segment. Raises the error that it may be instead."""
+def parse_answer(answer: Mapping[str, Any]) -> Outcome:
+    """The outcome in a worker's answer; raises the error that it may be instead."""
     if "error" not in answer:
-        return Outcome(**answer) if answer else None
+        return Outcome(**answer)
     kind: Any = getattr(errors, str(answer["error"]), MaskjetError)
     more = {"index": 0} if kind in (DeviceError, errors.FrameError) else {}
     raise kind(answer["text"], **more)

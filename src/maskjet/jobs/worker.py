@@ -10,17 +10,12 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from maskjet import limits, process
 from maskjet.errors import MaskjetError
-from maskjet.jobs.folders import open_folder
-from maskjet.jobs.markers import ARRIVED, Markers
 from maskjet.jobs.segments import Segment
 from maskjet.jobs.work import FAILED, Worker, error_answer
-
-if TYPE_CHECKING:
-    import pyarrow
 
 
 def main(descriptor: int) -> None:
@@ -33,8 +28,8 @@ def main(descriptor: int) -> None:
         with sending, suppress(OSError):
             driver.send_bytes(json.dumps({"part": part, "answer": answer}).encode())
 
-    def work(part: str, segment: Segment) -> None:
-        send(part, worker.answer(part, segment))
+    def work(part: str, segment: Segment, is_again: bool) -> None:
+        send(part, worker.answer(part, segment, is_again=is_again))
 
     with suppress(EOFError, OSError):
         orders = json.loads(driver.recv_bytes())
@@ -47,35 +42,30 @@ def main(descriptor: int) -> None:
             threads = ThreadPoolExecutor(orders["streams"], "maskjet-segment")
             while True:
                 task = json.loads(driver.recv_bytes())
-                threads.submit(work, task["part"], Segment.from_dict(task["segment"]))
+                threads.submit(work, task["part"], Segment.from_dict(task["segment"]), task["is_again"])
     os._exit(FAILED)  # without waiting for its threads
 
 
 class Actor:
-    """Ray actor of `RayWorkers`: processes a segment per call.
-
-    Errors are returned, not raised: Ray would log and wrap each, and go on with the tasks of other actors.
-    """
+    """Ray actor of `RayWorkers`, for several calls at a time. Errors are returned, as Ray would log and wrap each."""
 
     def __init__(self, orders: Mapping[str, Any]) -> None:
         process.suit_program()
-        self._resources = ExitStack()
-        self._resources.enter_context(process.garbage_frozen())
-        self._error: dict[str, Any] | None = None
+        self._orders, self._resources = orders, ExitStack()
+
+    def load(self) -> dict[str, Any]:
+        """Load the model, before all segments; returns {}, or an error that ends the job."""
         try:
-            Markers(open_folder(orders["out"]), orders["run"]).put(ARRIVED)
             limits.read_environment()
-            self._worker = Worker(orders)
+            self._worker = Worker(self._orders)
         except Exception as error:
-            self._error = error_answer(error, "a worker")
+            return error_answer(error, "a worker")
+        self._resources.enter_context(process.garbage_frozen())
+        return {}
 
-    def __call__(self, batch: pyarrow.Table) -> pyarrow.Table:
-        """Process the segment of a batch with one row."""
-        import pyarrow
-
-        (row,) = batch.to_pylist()
-        answer = self._error or self._worker.answer(row["part"], Segment.from_dict(json.loads(row["segment"])))
-        return pyarrow.table({"answer": [json.dumps(answer)]})
+    def answer(self, part: str, segment: Mapping[str, Any], *, is_again: bool) -> dict[str, Any]:
+        """Process a segment, given in JSON types; as `Worker.answer`."""
+        return self._worker.answer(part, Segment.from_dict(segment), is_again=is_again)
 
 
 if __name__ == "__main__":
