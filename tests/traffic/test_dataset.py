@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from pycocotools import mask as pycoco_mask
 from pycocotools.coco import COCO
 
 from maskjet import traffic
@@ -21,6 +22,37 @@ def test_a_video_shows_the_street(tmp_path):
     difference = np.abs(frames[7].image.astype(int) - Street(4, SIZE).frame(7).image.astype(int))
     assert difference.mean() < 8
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["v.mp4"]
+
+
+def test_the_truth_of_a_video_tells_which_thing_is_where(tmp_path):
+    names = [f"v{suffix}" for suffix in (".mot.txt", ".mots.txt", ".json")]
+    for name in names:
+        write_video(tmp_path / "v.mp4", size_hw=SIZE, frames=3, seed=4, truth=tmp_path / name)
+    boxes, masks, coco = (tmp_path / name for name in names)
+    street, coco = Street(4, SIZE), COCO(str(coco))
+    boxes = [[*map(int, line.split(","))] for line in boxes.read_text().splitlines()]
+    masks = [line.split() for line in masks.read_text().splitlines()]
+    numbers, row = {}, 0
+    for index in range(3):
+        frame = street.frame(index)
+        annotations = coco.imgToAnns[index + 1]
+        assert coco.imgs[index + 1]["frame_id"] == index
+        assert len(annotations) == len(frame.class_id) > 2
+        for k, (track, mask, xyxy) in enumerate(zip(frame.track_id, frame.masks(), frame.xyxy(), strict=True)):
+            number = numbers.setdefault(track, len(numbers) + 1)
+            x1, y1, x2, y2 = xyxy.astype(int).tolist()
+            class_id = frame.class_id[k] + 1
+            assert boxes[row] == [index + 1, number, x1, y1, x2 - x1, y2 - y1, 1, class_id, 1]
+            assert [*map(int, masks[row][:5])] == [index + 1, number, class_id, *SIZE]
+            rle = {"size": [*SIZE], "counts": masks[row][5].encode()}
+            np.testing.assert_array_equal(pycoco_mask.decode(rle), mask)
+            assert (annotations[k]["track_id"], annotations[k]["category_id"]) == (number, class_id)
+            np.testing.assert_array_equal(coco.annToMask(annotations[k]), mask)
+            row += 1
+    assert row == len(boxes) == len(masks)
+    with pytest.raises(InputError, match=r"truth must end in \.mot\.txt, \.mots\.txt, \.json, got 'v\.txt'"):
+        write_video(tmp_path / "w.mp4", size_hw=SIZE, frames=1, truth="v.txt")
+    assert not (tmp_path / "w.mp4").exists()
 
 
 def test_the_same_seed_writes_the_same_bytes(tmp_path):

@@ -17,6 +17,7 @@ maskjet traffic coco streets --images 20
 _VIDEO_EXAMPLES = """
 maskjet traffic video street.mp4
 maskjet traffic video quiet.mp4 --size 640x360 --frames 100 --density 0.3
+maskjet traffic video known.mp4 --seed 7 --truth known.mots.txt
 """
 _COCO_EXAMPLES = """
 maskjet traffic coco streets
@@ -36,6 +37,10 @@ def traffic_video(
     frames: Annotated[int, option("N", "Number of frames.")] = 538,
     seed: Annotated[int, option("N", "Random seed: same seed, same bytes.")] = 0,
     density: Annotated[float, option("NUMBER", "Traffic density: 1 is lively, 0 empty.")] = 1.0,
+    truth: Annotated[
+        Path | None,
+        option("PATH", "A file for the truth about each thing, as .mot.txt, .mots.txt, or .json (COCO of videos)."),
+    ] = None,
 ) -> None:
     """Draw a video of a street, to try maskjet on."""
     from maskjet.traffic import write_video
@@ -47,9 +52,12 @@ def traffic_video(
             frames=frames,
             seed=seed,
             density=density,
+            truth=truth,
             on_progress=advance,
         )
-    print_result(f"wrote {path}")
+    for each in (path, truth):
+        if each is not None:
+            print_result(f"wrote {each}")
 
 
 @add_command(traffic_app, _COCO_EXAMPLES, "coco")

@@ -21,6 +21,7 @@ _SMPTE170M, _LIMITED = 6, 1  # as in ITU-T H.273, and FFmpeg's AVCOL_RANGE_MPEG
 CATEGORIES = [{"id": class_id + 1, "name": name} for class_id, name in enumerate(CLASSES)]
 """COCO categories of street scenes."""
 OnProgress = Callable[[], object]
+_TRUTHS = (".mot.txt", ".mots.txt", ".json")  # boxes and masks of MOTChallenge; COCO's annotations of videos
 
 # The output of x264's AVX-512 code depends on stray memory: with noise on the heap, 24 of 70 runs wrote the same bytes;
 # with AVX2 at most, all 70 did (PyAV 18.1, EPYC).
@@ -38,6 +39,7 @@ def write_video(
     frames: int = 538,
     seed: int = 0,
     density: float = 1.0,
+    truth: str | Path | None = None,
     on_progress: OnProgress | None = None,
 ) -> None:
     """Write an H.264 video of a street, 30 frames a second. Same arguments, same bytes.
@@ -48,17 +50,20 @@ def write_video(
         frames: Number of frames, at least 1.
         seed: Random seed of the street.
         density: Traffic density: 1 is lively, 0 empty.
+        truth: Path of a file for what is where, from frame to frame; its suffix is the format: .mot.txt boxes and
+            .mots.txt masks of MOTChallenge, .json COCO's annotations of videos.
         on_progress: Called after every frame.
 
     Raises:
         InputError: An argument is not as above.
-        OutputError: The file can't be written.
+        OutputError: A file can't be written.
     """
     if frames < 1:
         raise InputError(f"frames must be at least 1, got {frames}.")
     if any(side % 2 for side in size_hw):
         raise InputError(f"size_hw must be even for a video, got {size_hw}.")
     street = Street(seed, size_hw, density=density)
+    known = None if truth is None else _VideoTruth(Path(truth))
     with replacing(path, "path") as temporary, av.open(str(temporary.path), "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=int(FPS), options=_ENCODING)
         stream.height, stream.width = size_hw
@@ -68,11 +73,54 @@ def write_video(
         context.colorspace = context.color_primaries = context.color_trc = _SMPTE170M
         context.color_range = _LIMITED
         for index in range(frames):
-            image = street.frame(index).image
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+            frame = street.frame(index)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame.image, format="rgb24")))
+            if known is not None:
+                known.add(frame)
             if on_progress:
                 on_progress()
         container.mux(stream.encode(None))
+    if known is not None:
+        with replacing(known.path, "truth") as temporary:
+            temporary.write(known.encode())
+
+
+class _VideoTruth:
+    """The truth of a video's frames, whose things are numbered from 1 in the order in which they appear."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._suffix = next((suffix for suffix in _TRUTHS if path.name.lower().endswith(suffix)), None)
+        if self._suffix is None:
+            raise InputError(f"truth must end in {', '.join(_TRUTHS)}, got {str(path)!r}.")
+        self._numbers: dict[int, int] = {}
+        self._images: list[dict[str, Any]] = []
+        self._entries: list[dict[str, Any]] = []
+
+    def add(self, frame: TrafficFrame) -> None:
+        index, (height, width) = len(self._images), frame.instance_map.shape
+        image = {"id": index + 1, "video_id": 1, "frame_id": index, "file_name": f"{index:06}.jpg"}
+        self._images.append({**image, "height": height, "width": width})
+        found = annotate(frame, index + 1, len(self._entries) + 1)
+        for track, entry in zip(frame.track_id.tolist(), found, strict=True):
+            number = self._numbers.setdefault(track, len(self._numbers) + 1)
+            self._entries.append({**entry, "video_id": 1, "track_id": number, "instance_id": number})
+
+    def encode(self) -> bytes:
+        if self._suffix == ".json":
+            videos = [{"id": 1, "name": self.path.stem}]
+            lists = {"images": self._images, "categories": CATEGORIES, "annotations": self._entries}
+            return json.dumps({"videos": videos, **lists}).encode()
+        lines = []
+        for each in self._entries:
+            frame, number, class_id, rle = (
+                each[name] for name in ("image_id", "track_id", "category_id", "segmentation")
+            )
+            if self._suffix == ".mot.txt":
+                lines.append(",".join(map(str, (frame, number, *each["bbox"], 1, class_id, 1))))
+            else:
+                lines.append(" ".join(map(str, (frame, number, class_id, *rle["size"], rle["counts"]))))
+        return "".join(f"{line}\n" for line in lines).encode()
 
 
 def write_coco(
