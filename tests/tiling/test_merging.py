@@ -246,10 +246,9 @@ def test_ties_and_the_number_of_detections():
 
 
 def test_frames_too_large_for_a_mask_give_runs_in_crops():
-    side, corner = 50_000, 30_000
-    tiles = [Tile(corner, corner, 64, 96), Tile(corner, corner + 96, 64, 96)]
+    side, corner, tiles = 50_000, 30_000, [Tile(30_000, 30_000, 64, 96), Tile(30_000, 30_096, 64, 96)]
     found = [found_in(FULL, [Seen(area(box))]) for box in ((20, 50, 30, 96), (20, 0, 30, 7))]
-    (strips,) = merge_tiles(found, tiles, (side, side), most=9).strips
+    (strips,) = merge_tiles(found, tiles, (side, side), 9).strips
     assert (strips[0] == (corner + 50, corner + 20, corner + 30)).all()
     crop = to_runs([strips - np.array((corner + 50, corner + 20, corner + 20), np.int32)], (10, 53))
     assert crop.unite().all()

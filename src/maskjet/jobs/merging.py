@@ -75,8 +75,7 @@ def merge(
         Counts of what was written.
 
     Raises:
-        InputError: Nothing is to be written, segments have no part, parts have a row per detection, which leaves
-            out frames without any, or the job was not to track.
+        InputError: Nothing is to be written, segments have no part, or the job was not to track.
         SourceError: The job's output or a part of it can't be read.
         OutputError: A file can't be written.
         MissingDependencyError: pyarrow is not installed.
