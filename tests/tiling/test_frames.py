@@ -3,11 +3,13 @@
 import threading
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from maskjet import traffic
 from maskjet.config import EngineConfig
@@ -41,6 +43,20 @@ def by_hand(predict, whole, tile, overlap=0.2, full=True, most=100):
     tiles = cut_tiles(whole.shape[:2], tile, overlap, (64, 64), full)
     found = [predict(whole[top : top + height, left : left + width]) for top, left, height, width in tiles]
     return merge(found, tiles, whole.shape[:2], most) if len(found) > 1 else found[0]
+
+
+class Given(Source):
+    """Frames that are there."""
+
+    kind = "video"
+
+    def __init__(self, pixels):
+        super().__init__("given")
+        self._pixels = pixels
+
+    def _read(self):
+        for number, pixels in enumerate(self._pixels):
+            yield Frame(number, None, pixels, self.name, f"{self.name}#{number}")
 
 
 @pytest.mark.parametrize(
@@ -105,8 +121,10 @@ def test_tracking_changes_no_result(tiny):
 def test_arguments_are_checked_before_there_is_an_image(tiny, name):
     with pytest.raises(InputError, match=r"^overlap must be 0\.\.0\.9"):
         getattr(tiny, name)([], tile=64, overlap=1)
+    wide = np.zeros((1, 30_000, 3), np.uint8)
+    given = [wide] if name == "predict" else Given([wide])
     with pytest.raises(InputError, match=r"^tile must be \d+ or larger, or 'auto'"):
-        list(getattr(tiny, name)([np.zeros((1, 30_000, 3), np.uint8)], tile=32))
+        list(getattr(tiny, name)(given, tile=32))
 
 
 def test_late_frames_are_dropped_whole_unless_they_are_begun():
@@ -144,24 +162,21 @@ def test_a_tile_of_a_picture_is_a_view_with_its_colours(tiny, area):
     np.testing.assert_array_equal(YUVFrames(luma, chroma, HD).to_rgb()[0].numpy(), expected)
 
 
-class Given(Source):
-    """Frames that are there."""
-
-    kind = "video"
-
-    def __init__(self, pixels):
-        super().__init__("given")
-        self._pixels = pixels
-
-    def _read(self):
-        for number, pixels in enumerate(self._pixels):
-            yield Frame(number, None, pixels, self.name, f"{self.name}#{number}")
-
-
 def test_pictures_on_the_host_equal_their_rgb(tiny):
     pictures = [picture(48, 80), picture(20, 30, seed=1), picture(90, 66, seed=2)]
     for (_, found), shown in zip(tiny.stream(Given(pictures), tile=32), pictures, strict=True):
         assert_same(found, by_hand(tiny.predict, shown.to_rgb(), 32))
+
+
+def test_an_image_that_is_too_large_is_left_out_of_a_list(tiny, tmp_path):
+    for name, size_hw in {"a": (40, 60), "b": (600, 800), "c": (30, 90)}.items():
+        Image.fromarray(np.zeros((*size_hw, 3), np.uint8)).save(tmp_path / f"{name}.png")
+    source = open_source(str(tmp_path))
+    with source:
+        assert [Path(frame.name).stem for frame, _ in tiny.stream(source, tile=32)] == ["a", "c"]
+    ((index, reason),) = source.bad_frames
+    assert index == 1
+    assert "tile must be" in reason
 
 
 @pytest.mark.gpu

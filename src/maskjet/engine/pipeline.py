@@ -281,6 +281,6 @@ def predict(
         batches = _gather(_kinds(engine), images, most)
         return Feed(lambda **_: next(batches, None), batches.close, all_cores=all_cores)
 
-    results = run(engine, open_feed, 1, postprocessing, finish)
+    results = run(engine, open_feed, 1 if cut is None else 2, postprocessing, finish)
     found = {item.index if isinstance(item, Frame) else item: each for item, each in results}
     return [found[number] for number in range(count)]

@@ -177,7 +177,13 @@ class Readers:
         if queue.number:
             # dataclasses.replace takes three times as long, which counts at thousands of frames per second.
             frame = Frame(frame.index, frame.time_s, frame.pixels, frame.source, frame.name, queue.number)
-        pieces = [frame] if self._cut is None else self._cut(frame)
+        try:
+            pieces = [frame] if self._cut is None else self._cut(frame)
+        except InputError as error:
+            if source.kind == "video":  # whose frames are all alike
+                raise
+            source.bad_frames.append((frame.index, str(error)))
+            return True
         with self._lock:
             if self._drops_late and len(queue.frames) >= queue.last > 0:
                 source.frames_dropped += 1

@@ -16,7 +16,7 @@ from maskjet.serve.service import Service
 from maskjet.serve.settings import Settings
 from maskjet.serve.tickets import Options
 from maskjet.serve.v1_schemas import TEXT
-from maskjet.tiling.layout import Tiling, parse_tile
+from maskjet.tiling.layout import UNCUT, Tiling, parse_tile
 
 Masks = Literal["rle", "polygons", "none"]
 """Form of the masks in an answer."""
@@ -122,7 +122,9 @@ def _parse_tiling(given: QueryParams, default: Settings) -> Tiling:
         raise problems.bad_request(f"overlap must be a number 0..0.9, got {overlap!r}.")
     share = default.overlap if overlap is None else float(overlap)
     is_full = given["full"] == "true" if "full" in given else default.full
-    return Tiling(None if tile == "none" else parse_tile(tile), share, is_full)
+    if tile == "none":
+        return UNCUT
+    return Tiling(parse_tile(tile), share, is_full)
 
 
 def _parse_max_detections(text: str | None) -> int | None:

@@ -33,7 +33,7 @@ class Tiling:
     """How frames are cut; the arguments of `Model.predict`.
 
     Raises:
-        InputError: A field is not as `cut_tiles` takes it.
+        InputError: A field is not as `cut_tiles` takes it, or others are given without `tile`.
     """
 
     tile: TileSize | None = None
@@ -52,6 +52,8 @@ class Tiling:
             raise InputError(f"overlap must be 0..{_MOST_OVERLAP}, a share of a tile's side, got {overlap!r}.")
         if not isinstance(self.full, bool):
             raise InputError(f"full must be True or False, got {self.full!r}.")
+        if tile is None and (overlap != Tiling.overlap or not self.full):
+            raise InputError(f"tile must be given with overlap and full, got None with {overlap} and {self.full}.")
 
 
 UNCUT = Tiling()
