@@ -3,7 +3,6 @@
 import ctypes
 import random
 import threading
-from itertools import pairwise
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -369,13 +368,14 @@ def test_memory_stays_flat_in_many_threads():
                 assert torch.equal(pixels, expected[number])
 
     free = []
-    for _ in range(4):  # 2,000 images each; after the first the library has all its memory
+    for _ in range(12):  # 2,000 images each; after the first round the library has all its memory
         run_at_once(decode, range(8))
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         free.append(torch.cuda.mem_get_info()[0])
-    # Tests beside this one take memory, too, but not in every round, as a leak would.
-    assert min(before - after for before, after in pairwise(free)) < 64 * 2**20
+        if len(free) > 1 and free[-2] - free[-1] < 64 * 2**20:
+            return
+    pytest.fail(f"It takes memory in every round: {free}.")  # tests beside this one do in some
 
 
 @pytest.mark.gpu
