@@ -20,7 +20,7 @@ maskjet traffic video quiet.mp4 --size 640x360 --frames 100 --density 0.3
 """
 _COCO_EXAMPLES = """
 maskjet traffic coco streets
-maskjet traffic coco streets --images 20 --annotations polygon
+maskjet traffic coco streets --images 20
 """
 
 traffic_app = typer.Typer(
@@ -61,7 +61,6 @@ def traffic_coco(
     images: Annotated[int, option("N", "Number of images.")] = 100,
     size: SizeOption = "720p",
     seed: Annotated[int, option("N", "Random seed: same seed, same bytes.")] = 0,
-    annotations: Annotated[str, option("rle|polygon", "Form of the masks.")] = "rle",
 ) -> None:
     """Draw images of streets with exact masks, in COCO's format."""
     from maskjet.traffic import write_coco
@@ -72,7 +71,6 @@ def traffic_coco(
             images=images,
             size_hw=parse_size(size),
             seed=seed,
-            annotations=annotations,  # type: ignore[arg-type] # checked there
             on_progress=advance,
         )
     print_result(f"wrote {directory / 'annotations.json'}")
