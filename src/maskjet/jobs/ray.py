@@ -48,7 +48,7 @@ class RayWorkers(LocalWorkers):
         self._arrival: float | None = None  # until when a worker process must have started; None once one has
 
     def run(self, tasks: Iterator[Task | None], stop: threading.Event) -> Iterator[Outcome]:
-        """Process segments; see `driver.Workers.run`.
+        """Process segments; see `LocalWorkers.run`.
 
         Raises:
             UnsupportedError: The cluster does not answer, has no room for the workers, or they do not start.
