@@ -31,7 +31,6 @@ _CLOSEST = 48  # least width of a close-up, in pixels of the image
 _SQUARES = 4  # enlarged by more than this, pixels are shown as squares
 _SHADE = (38, 42, 48)  # outside the image
 _OTHER, _INK = (255, 255, 255), (20, 24, 28)
-_PLACES = 40  # at most, where a number is tried on each side of its box
 _CONCERNED = 0.3  # box IoU with the difference's box from which a detection is drawn in full
 _QUALITIES = (82, 70, 55, 40)  # of WebP; below the last one the picture is made smaller
 _SMALLEST = 16  # pixels of the longer side
