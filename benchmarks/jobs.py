@@ -125,7 +125,7 @@ class Crew:
     """Processes."""
     lanes: int
     """Segments that each works on at a time."""
-    begin: Callable[[dict[str, Any]], driver.Workers]
+    begin: Callable[[dict[str, Any]], LocalWorkers]
     """Start them."""
 
 

@@ -26,21 +26,21 @@ def node(cpus, gpus=0):
 @pytest.mark.parametrize(
     ("nodes", "device", "workers", "pool"),
     [
-        pytest.param([node(2)], "auto", None, Pool(1, "cpu", 0.5, 2), id="one machine without a GPU"),
-        pytest.param([node(2)], "auto", 2, Pool(2, "cpu", 0.5, 1), id="as many workers as CPUs"),
-        pytest.param([node(7)], "auto", 2, Pool(2, "cpu", 0.5, 3), id="a core remains"),
-        pytest.param([node(4)] * 3, "auto", None, Pool(3, "cpu", 0.5, 4), id="a worker on each node"),
-        pytest.param([node(4)] * 3, "auto", 4, Pool(4, "cpu", 0.5, 2), id="one node has two"),
-        pytest.param([node(2), node(64)], "auto", None, Pool(2, "cpu", 0.5, 2), id="the smallest node's streams"),
-        pytest.param([node(0), node(8)], "auto", None, Pool(1, "cpu", 0.5, 8), id="a head without CPUs"),
-        pytest.param([node(0.5), node(2)], "auto", None, Pool(1, "cpu", 0.5, 2), id="half a CPU is none"),
-        pytest.param([node(32, 8)] * 2, "auto", None, Pool(16, "cuda", 0.5, 8), id="all GPUs"),
-        pytest.param([node(32, 8)] * 2, "cuda", 3, Pool(3, "cuda", 0.5, 8), id="some GPUs"),
-        pytest.param([node(4, 8)], "auto", None, Pool(8, "cuda", 0.25, 8), id="more GPUs than CPUs"),
-        pytest.param([node(8), node(8, 1)], "auto", None, Pool(1, "cuda", 0.5, 8), id="the GPU's node alone"),
-        pytest.param([node(2), node(0, 4)], "auto", None, Pool(4, "cuda", 0.0, 8), id="GPUs of a node without CPUs"),
-        pytest.param([node(8, 1)], "cpu", None, Pool(1, "cpu", 0.5, 8), id="the GPU is not wanted"),
-        pytest.param([node(8, 0.5)], "auto", None, Pool(1, "cpu", 0.5, 8), id="half a GPU is none"),
+        pytest.param([node(2)], "auto", None, Pool(1, "cpu", 2), id="one machine without a GPU"),
+        pytest.param([node(2)], "auto", 2, Pool(2, "cpu", 1), id="as many workers as CPUs"),
+        pytest.param([node(7)], "auto", 2, Pool(2, "cpu", 3), id="a core remains"),
+        pytest.param([node(4)] * 3, "auto", None, Pool(3, "cpu", 4), id="a worker on each node"),
+        pytest.param([node(4)] * 3, "auto", 4, Pool(4, "cpu", 2), id="one node has two"),
+        pytest.param([node(2), node(64)], "auto", None, Pool(2, "cpu", 2), id="the smallest node's streams"),
+        pytest.param([node(0), node(8)], "auto", None, Pool(1, "cpu", 8), id="a head without CPUs"),
+        pytest.param([node(0.5), node(2)], "auto", None, Pool(1, "cpu", 2), id="half a CPU is none"),
+        pytest.param([node(32, 8)] * 2, "auto", None, Pool(16, "cuda", 8), id="all GPUs"),
+        pytest.param([node(32, 8)] * 2, "cuda", 3, Pool(3, "cuda", 8), id="some GPUs"),
+        pytest.param([node(4, 8)], "auto", None, Pool(8, "cuda", 8), id="more GPUs than CPUs"),
+        pytest.param([node(8), node(8, 1)], "auto", None, Pool(1, "cuda", 8), id="the GPU's node alone"),
+        pytest.param([node(2), node(0, 4)], "auto", None, Pool(4, "cuda", 8), id="GPUs of a node without CPUs"),
+        pytest.param([node(8, 1)], "cpu", None, Pool(1, "cpu", 8), id="the GPU is not wanted"),
+        pytest.param([node(8, 0.5)], "auto", None, Pool(1, "cpu", 8), id="half a GPU is none"),
     ],
 )
 def test_a_pool_fits_its_cluster(nodes, device, workers, pool):
@@ -49,13 +49,11 @@ def test_a_pool_fits_its_cluster(nodes, device, workers, pool):
 
 @pytest.mark.parametrize("device", ["cpu", "auto"])
 @pytest.mark.parametrize(("cpus", "gpus"), [([1], 0), ([1], 8), ([3], 3), ([1, 64], 1), ([2, 0, 2], 3), ([16] * 4, 8)])
-def test_the_largest_pool_leaves_half_of_the_cpus_free(cpus, gpus, device):
+def test_the_largest_pool_has_all_gpus_or_cpus(cpus, gpus, device):
     nodes = [node(each, gpus) for each in cpus]
     size = sum(cpus) if device == "cpu" or not gpus else gpus * len(cpus)
     pool = fit(nodes, device, size)
     assert pool.size == size
-    assert pool.size * pool.num_cpus <= sum(cpus) / 2
-    assert pool.num_cpus > 0 or pool.device == "cuda"
     with pytest.raises(UnsupportedError, match=f"workers must be at most {size}, one per .PU, got {size + 1}: "):
         fit(nodes, device, size + 1)
 
@@ -75,7 +73,7 @@ def test_a_pool_without_room_is_refused(nodes, device, workers, error, message):
         fit(nodes, device, workers)
 
 
-@pytest.mark.parametrize("pool", [Pool(2, "cuda", 0.5, 8), Pool(2, "cpu", 0.5, 1)])
+@pytest.mark.parametrize("pool", [Pool(2, "cuda", 8), Pool(2, "cpu", 1)])
 def test_workers_get_the_limits_and_caches_of_the_driver(pool, monkeypatch):
     passed = {"TORCHINDUCTOR_CACHE_DIR": "a", "TRITON_CACHE_DIR": "b", "MASKJET_LIMIT_PIXELS": "7"}
     for name, value in {**passed, "MASKJET_TOKEN": "secret"}.items():
@@ -84,7 +82,7 @@ def test_workers_get_the_limits_and_caches_of_the_driver(pool, monkeypatch):
     one_thread = {"OMP_NUM_THREADS": "1"} if pool.device == "cpu" else {}
     assert options["runtime_env"] == {"env_vars": {**passed, **one_thread}}
     assert options["max_concurrency"] == pool.streams
-    assert (options["num_cpus"], options["num_gpus"]) == (0.5, int(pool.device == "cuda"))
+    assert (options["num_cpus"], options["num_gpus"]) == ((0, 1) if pool.device == "cuda" else (1, 0))
 
 
 def test_rays_client_is_refused(monkeypatch):

@@ -222,7 +222,7 @@ def test_a_pool_that_waits_for_others_is_an_error(streets, tmp_path, monkeypatch
 
     other = Other.remote()
     ray.get(other.wait.remote())
-    why = r"No worker started within 1 s\. Each needs 0\.5 CPUs; the cluster has 2, of which 0 are free\."
+    why = r"No worker started within 1 s\. Each needs a CPU; the cluster has 2, of which 0 are free\."
     with pytest.raises(UnsupportedError, match=why):
         run_driver(streets, tmp_path, lambda orders: jobs_ray.RayWorkers(orders, "auto", 1))
     ray.kill(other)

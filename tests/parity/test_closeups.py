@@ -133,11 +133,3 @@ def test_any_box_of_any_image_can_be_enlarged(box, size_hw):
     left, top, width, height = region
     assert (left >= 0 and left + width <= size_hw[1]) or width > size_hw[1]
     assert (top >= 0 and top + height <= size_hw[0]) or height > size_hw[0]
-
-
-def test_numbers_do_not_cover_each_other():
-    canvas = np.zeros((900, 1600, 3), np.uint8)
-    colours = [(n, 0, 0) for n in range(100, 112)]
-    closeups._write_numbers(canvas, [[700, 400, 740, 440]] * 12, colours)
-    areas = [(canvas == colour).all(-1).sum() for colour in colours]
-    assert min(areas) > 300  # each plate shows

@@ -35,9 +35,10 @@ from maskjet.errors import InputError
 from maskjet.tiling.layout import Tiling
 
 if TYPE_CHECKING:
-    from maskjet.jobs.driver import Progress, Workers
+    from maskjet.jobs.driver import Progress
+    from maskjet.jobs.local import LocalWorkers
 
-    MakeWorkers = Callable[[dict[str, Any]], Workers]
+    MakeWorkers = Callable[[dict[str, Any]], LocalWorkers]
 
 _EXIT_FAILED = 1
 _PROBE_S = 120.0  # longest wait for a process that imports PyTorch and asks a GPU

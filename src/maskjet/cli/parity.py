@@ -300,5 +300,5 @@ def _warn(notes: Sequence[str]) -> None:
 def _evaluate(truth: Any, results: dict[str, Any], baseline: str | None, resamples: int) -> PrecisionReport:
     from maskjet.parity import coco
 
-    with progress("measuring", coco.steps(truth, results, resamples=resamples)) as advance:
+    with progress("measuring", None) as advance:
         return coco.evaluate(truth, results, baseline=baseline, resamples=resamples, on_progress=advance)

@@ -18,7 +18,6 @@ from maskjet.errors import InputError, UnsupportedError, first_line
 from maskjet.extras import require
 from maskjet.jobs.local import ONE_THREAD
 
-_CPUS = 0.5  # reserved per worker; at most one worker per CPU, so that half of them stay free for other work
 _ANSWER_S = 10.0  # timeout of a connection to the cluster's head
 _PASSED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "MASKJET_LIMIT_")  # prefixes of variables that workers get
 
@@ -82,8 +81,6 @@ class Pool:
     """Number of workers."""
     device: str
     """Device of each worker: "cpu", or "cuda", the only GPU that Ray shows it."""
-    num_cpus: float
-    """Ray CPUs that each worker reserves."""
     streams: int
     """Segments per worker at a time: `SEGMENTS_PER_GPU` on a GPU, else one per core of its share of the node."""
 
@@ -92,7 +89,7 @@ class Pool:
         variables = {name: text for name, text in os.environ.items() if name.startswith(_PASSED)}
         has_gpu = self.device == "cuda"
         return {
-            "num_cpus": self.num_cpus,
+            "num_cpus": int(not has_gpu),
             "num_gpus": int(has_gpu),
             "max_concurrency": self.streams,
             "scheduling_strategy": "SPREAD",
@@ -100,19 +97,13 @@ class Pool:
         }
 
 
-def nodes_of(ray: Any) -> list[Mapping[str, float]]:
-    """Resources of each live node, by Ray's names."""
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
-
-
 def fit(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None) -> Pool:
     """Choose a pool of workers that fits the nodes.
 
-    One GPU per worker if device is cuda, or auto and the cluster has GPUs; else at most one worker per CPU. At least
-    half of the CPUs stay free.
+    One GPU per worker if device is cuda, or auto and the cluster has GPUs; else one CPU.
 
     Args:
-        nodes: What `nodes_of` returned.
+        nodes: Resources of each live node, by Ray's names.
         device: auto, cpu or cuda.
         workers: Number of workers; None is one per GPU, or else one per node.
 
@@ -146,6 +137,5 @@ def fit(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None) 
     return Pool(
         size,
         device="cuda" if has_gpus else "cpu",
-        num_cpus=_CPUS * min(1.0, *(cpus / room for cpus, room in rooms)),
         streams=SEGMENTS_PER_GPU if has_gpus else max(1, min(cpus for cpus, _ in rooms) // per_node),
     )

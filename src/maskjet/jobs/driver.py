@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from maskjet.jobs.folders import open_folder
 from maskjet.jobs.ledger import Failures, Plan
@@ -18,6 +18,9 @@ from maskjet.jobs.planning import plan
 from maskjet.jobs.segments import Segment, Settings
 from maskjet.jobs.work import Outcome, digest_weights
 from maskjet.version import __version__
+
+if TYPE_CHECKING:
+    from maskjet.jobs.local import LocalWorkers
 
 _SKIPPED_AT_ONCE = 256  # parts, after which progress is reported
 
@@ -82,21 +85,9 @@ class Progress:
         return self.is_planned and not self.failures and self.done + self.skipped == self.planned
 
 
-class Workers(Protocol):
-    """Workers that process segments, on this machine or on a cluster."""
-
-    def run(self, tasks: Iterator[tuple[str, Segment] | None], stop: threading.Event) -> Iterator[Outcome]:
-        """Process segments; yields their outcomes in the order in which they finish.
-
-        Args:
-            tasks: Name of the part and segment; None while planning has not found the next one.
-            stop: Once it is set, no more segments are begun, and those begun are finished.
-        """
-
-
 def run(
     job: Job,
-    make_workers: Callable[[dict[str, Any]], Workers],
+    make_workers: Callable[[dict[str, Any]], LocalWorkers],
     stop: threading.Event,
     on_progress: Callable[[Progress], object] = lambda _: None,
 ) -> Progress:
@@ -153,7 +144,7 @@ def run(
 
 def _outcomes(
     pending: Iterator[tuple[str, Segment] | None],
-    make_workers: Callable[[dict[str, Any]], Workers],
+    make_workers: Callable[[dict[str, Any]], LocalWorkers],
     orders: dict[str, Any],
     stop: threading.Event,
 ) -> Generator[Outcome]:

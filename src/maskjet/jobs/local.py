@@ -75,7 +75,11 @@ class LocalWorkers:
         self._deaths = Counter[str]()  # of workers, by the parts of the segments that they had
 
     def run(self, tasks: Iterator[Task | None], stop: threading.Event) -> Iterator[Outcome]:
-        """Process segments; see `driver.Workers.run`.
+        """Process segments; yields their outcomes in the order in which they finish.
+
+        Args:
+            tasks: Name of the part and segment; None while planning has not found the next one.
+            stop: Once it is set, no more segments are assigned, and those assigned are finished.
 
         Raises:
             MaskjetError: A worker can't start, or a part can't be written; see `Worker`.

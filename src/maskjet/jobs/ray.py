@@ -48,7 +48,7 @@ class RayWorkers(LocalWorkers):
         self._arrival: float | None = None  # until when a worker process must have started; None once one has
 
     def run(self, tasks: Iterator[Task | None], stop: threading.Event) -> Iterator[Outcome]:
-        """Process segments; see `driver.Workers.run`.
+        """Process segments; see `LocalWorkers.run`.
 
         Raises:
             UnsupportedError: The cluster does not answer, has no room for the workers, or they do not start.
@@ -56,7 +56,7 @@ class RayWorkers(LocalWorkers):
             MaskjetError: A worker can't start, or a part can't be written; see `Worker`.
         """
         with cluster.connected(self._address) as self._ray:
-            nodes = cluster.nodes_of(self._ray)
+            nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
             self._pool = cluster.fit(nodes, self._orders["settings"]["config"]["device"], self._count)
             self._streams = self._pool.streams
             self._places = [Place(number, self._pool.device, {}) for number in range(self._pool.size)]
@@ -109,10 +109,10 @@ class RayWorkers(LocalWorkers):
                 self._ray.kill(each.handle)
 
     def _no_room(self) -> UnsupportedError:
-        kind, each = ("GPU", 1) if self._pool.device == "cuda" else ("CPU", self._pool.num_cpus)
+        kind = "GPU" if self._pool.device == "cuda" else "CPU"
         has, free = (found.get(kind, 0) for found in (self._ray.cluster_resources(), self._ray.available_resources()))
         return UnsupportedError(
-            f"No worker started within {_ARRIVAL_S:g} s. Each needs {each:g} {kind}s; the cluster has {has:g}, of "
+            f"No worker started within {_ARRIVAL_S:g} s. Each needs a {kind}; the cluster has {has:g}, of "
             f"which {free:g} are free. Wait until other jobs end, or start more nodes; if there is room, Ray's logs "
             "tell why."
         )

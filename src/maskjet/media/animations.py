@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
+
+import av
+import av.error
 
 from maskjet import limits
 from maskjet.errors import SourceError
@@ -20,13 +24,14 @@ def is_animated(path: Path) -> bool:
     Animated WebP and AVIF are read as images, their first one: FFmpeg does not decode the former, and the latter only
     in part.
     """
-    with suppress(OSError, IndexError), path.open("rb") as file:
+    with suppress(OSError, IndexError, av.error.FFmpegError), path.open("rb") as file:
         start = file.read(len(_PNG_START))
         if start == _PNG_START:
             return _png_is_animated(file)
         if start.startswith((b"GIF87a", b"GIF89a")):
-            file.seek(0)
-            return _gif_is_animated(file)
+            with av.open(f"file:{path}", format="gif", options={"protocol_whitelist": "file"}) as container:
+                packets = container.demux(video=0)
+                return len([packet for packet in islice(packets, 2) if packet.size]) == 2
     return False
 
 
@@ -55,24 +60,3 @@ def _png_is_animated(file: BinaryIO) -> bool:
             break
         file.seek(int.from_bytes(head[:4], "big") + 4, os.SEEK_CUR)
     return False
-
-
-def _gif_is_animated(file: BinaryIO) -> bool:
-    """Whether a second image follows the first. Pillow before 13 copies all comments anew for each of their blocks."""
-    images = 0
-    file.seek(_colour_bytes(file.read(13)[10]), 1)
-    while (kind := file.read(1)) in (b",", b"!"):  # an image, an extension
-        if kind == b",":
-            images += 1
-            if images == 2:
-                return True
-            file.seek(_colour_bytes(file.read(9)[8]) + 1, 1)
-        else:
-            file.seek(1, 1)
-        while size := file.read(1)[0]:
-            file.seek(size, 1)
-    return False
-
-
-def _colour_bytes(flags: int) -> int:
-    return 3 << (flags & 7) + 1 if flags & 0x80 else 0

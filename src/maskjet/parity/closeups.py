@@ -31,7 +31,6 @@ _CLOSEST = 48  # least width of a close-up, in pixels of the image
 _SQUARES = 4  # enlarged by more than this, pixels are shown as squares
 _SHADE = (38, 42, 48)  # outside the image
 _OTHER, _INK = (255, 255, 255), (20, 24, 28)
-_PLACES = 40  # at most, where a number is tried on each side of its box
 _CONCERNED = 0.3  # box IoU with the difference's box from which a detection is drawn in full
 _QUALITIES = (82, 70, 55, 40)  # of WebP; below the last one the picture is made smaller
 _SMALLEST = 16  # pixels of the longer side
@@ -151,13 +150,18 @@ def _draw_overview(found: Found, only: Sequence[Mask], groups: Sequence[Sequence
     canvas = _dim(_resize(found.image, size))
     for mask, colour in zip(only, (ONLY_EXPECTED, ONLY_ACTUAL), strict=True):
         _blend(canvas, colour, _strengthen(_resize(mask, size)))
-    line = max(round(max(size) / 640), 1)
-    boxes = [[round(scale * value) for value in group[0].xyxy] for group in groups]
-    colours = [FRAMED.get(group[0].kind, _OTHER) for group in groups]
-    for (left, top, right, bottom), colour in zip(boxes, colours, strict=True):
-        cv2.rectangle(canvas, (left, top), (right, bottom), colour, line, cv2.LINE_AA)
-    _write_numbers(canvas, boxes, colours)
-    return canvas
+    boxes = np.array([group[0].xyxy for group in groups], np.float32).reshape(-1, 4) * np.float32(scale)
+    names = {number: str(number) for number in range(1, len(groups) + 1)}
+    numbered = Detections(
+        image_size=size[::-1],
+        xyxy=boxes.clip(0, np.array(size * 2, np.float32)),
+        confidence=np.ones(len(groups), np.float32),
+        class_id=np.arange(1, len(groups) + 1, dtype=np.int32),
+        class_names=names,
+    )
+    colours = (FRAMED.get(group[0].kind, _OTHER) for group in groups)
+    palette = {name: bytes(colour).hex() for name, colour in zip(names.values(), colours, strict=True)}
+    return numbered.draw(canvas, label="{name}", palette=palette)
 
 
 def _draw_close_up(found: Found, only: Sequence[Mask], box: Box) -> Image:
@@ -293,42 +297,3 @@ def _resize(image: NDArray[np.uint8], size_wh: tuple[int, int], enlarge: int = c
     if size_wh[0] > _SQUARES * image.shape[1]:
         enlarge = cv2.INTER_NEAREST
     return np.asarray(cv2.resize(image, size_wh, interpolation=cv2.INTER_AREA if is_smaller else enlarge), np.uint8)
-
-
-def _write_numbers(canvas: Image, boxes: Sequence[Sequence[int]], colours: Sequence[tuple[int, int, int]]) -> None:
-    """Write 1, 2, ... on plates near the boxes, with a line to the box where the places beside it are taken."""
-    scale = max(canvas.shape[:2]) / _OVERVIEW_SIDE
-    font, size, weight = cv2.FONT_HERSHEY_SIMPLEX, scale, max(round(2 * scale), 1)
-    pad, line = max(round(5 * scale), 1), max(round(2 * scale), 1)
-    taken = np.zeros(canvas.shape[:2], np.bool_)
-    plates = []
-    for number, (left, top, right, bottom) in enumerate(boxes, 1):
-        (width, height), _ = cv2.getTextSize(str(number), font, size, weight)
-        width, height = width + 2 * pad, height + 2 * pad
-        x, y = _find_place(taken, (left, top, right, bottom), (width, height))
-        taken[y : y + height, x : x + width] = True
-        plates.append((x, y, x + width, y + height))
-    for (left, top, right, bottom), (x1, y1, x2, y2), colour in zip(boxes, plates, colours, strict=True):
-        if x2 < left or right < x1 or y2 < top or bottom < y1:
-            near = (left + right) // 2, (top + bottom) // 2
-            cv2.line(canvas, ((x1 + x2) // 2, (y1 + y2) // 2), near, colour, line, cv2.LINE_AA)
-    for number, ((x1, y1, x2, y2), colour) in enumerate(zip(plates, colours, strict=True), 1):
-        cv2.rectangle(canvas, (x1, y1), (x2, y2), colour, cv2.FILLED)
-        cv2.rectangle(canvas, (x1, y1), (x2, y2), _INK, line, cv2.LINE_AA)
-        cv2.putText(canvas, str(number), (x1 + pad, y2 - pad), font, size, _INK, weight, cv2.LINE_AA)
-
-
-def _find_place(taken: NDArray[np.bool_], box: tuple[int, int, int, int], size_wh: tuple[int, int]) -> tuple[int, int]:
-    """The free place for a plate that is nearest to those above and below a box; one above it if none is free."""
-    (left, top, right, bottom), (width, height) = box, size_wh
-    rows, columns = taken.shape
-    middle = (left + right - width) // 2
-    for step in range(_PLACES):
-        for x, y in (
-            *((middle + sign * step * width // 2, top - height - step // 4 * height) for sign in (-1, 1)),
-            *((middle + sign * step * width // 2, bottom + step // 4 * height) for sign in (-1, 1)),
-        ):
-            is_inside = 0 <= x < columns - width and 0 <= y < rows - height
-            if is_inside and not taken[y : y + height, x : x + width].any():
-                return x, y
-    return min(max(middle, 0), max(columns - width, 0)), min(max(top - height, 0), max(rows - height, 0))

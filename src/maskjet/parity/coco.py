@@ -128,7 +128,7 @@ def evaluate(
         baseline: A key of results; None takes the first.
         resamples: Bootstrap resamples per interval; 0 leaves the intervals out.
         seed: Seed of the resamples.
-        on_progress: Called `steps` times.
+        on_progress: Called for each kind after each variant and, with several variants, each resample.
 
     Raises:
         InputError: An argument is invalid, or a result is of an image or category that the truth lacks.
@@ -144,7 +144,7 @@ def evaluate(
     if "segm" in kinds:
         check_masks(truth, results)
     images = len(truth["images"])
-    draws = np.random.default_rng(seed).integers(0, images, (_count_draws(results, resamples), images))
+    draws = np.random.default_rng(seed).integers(0, images, (resamples * (len(results) > 1), images))
     measurements = []
     for kind in kinds:
         scores, samples = {}, {}
@@ -161,15 +161,6 @@ def evaluate(
         images=images,
         resamples=resamples,
     )
-
-
-def steps(truth: Entry, results: Mapping[str, Sequence[Entry]], *, resamples: int = RESAMPLES) -> int:
-    """Count the on_progress calls of `evaluate`: one per kind and variant and, with several variants, one per resample.
-
-    Raises InputError as `evaluate` does.
-    """
-    kinds, _ = check_kinds(truth, results)
-    return len(kinds) * len(results) * (1 + _count_draws(results, resamples))
 
 
 def load_library() -> Any:
@@ -306,10 +297,6 @@ def _compare(
     if variant != baseline and len(drawn):
         low, high = (float(bound) for bound in np.quantile(drawn, _QUANTILES))
     return Precision(variant, kind, scores[variant], deltas, low, high)
-
-
-def _count_draws(results: Mapping[str, Sequence[Entry]], resamples: int) -> int:
-    return resamples if len(results) > 1 else 0
 
 
 def check_kinds(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> tuple[list[str], list[str]]:
