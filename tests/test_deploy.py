@@ -156,7 +156,7 @@ def test_the_ray_cluster_is_one_that_ray_up_takes_and_a_job_fits():
     head = kinds[cluster["head_node_type"]]
     assert "InstanceMarketOptions" not in head["node_config"]
     assert fit([head["resources"], *[gpu["resources"]] * gpu["max_workers"]], "auto", None) == Pool(
-        4, "cuda", 0.5, SEGMENTS_PER_GPU
+        4, "cuda", SEGMENTS_PER_GPU
     )
 
 
@@ -178,4 +178,4 @@ def test_the_ray_job_runs_a_job_that_fits_its_cluster():
     assert container["resources"]["requests"].items() >= container["resources"]["limits"].items()
     requests = container["resources"]["requests"]
     nodes += [{"CPU": float(requests["cpu"]), "GPU": float(requests["nvidia.com/gpu"])}] * gpu["replicas"]
-    assert fit(nodes, "auto", None) == Pool(4, "cuda", 0.5, SEGMENTS_PER_GPU)
+    assert fit(nodes, "auto", None) == Pool(4, "cuda", SEGMENTS_PER_GPU)

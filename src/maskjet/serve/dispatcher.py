@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -31,7 +31,6 @@ from maskjet.tiling.layout import MOST_AUTO, cut_tiles
 if TYPE_CHECKING:
     from maskjet.media.nvjpeg import JPEGDecoder
     from maskjet.model import Model
-    from maskjet.serve.service import Service
 
 PERMITS = 2
 """Threads that may call a model at once."""
@@ -39,6 +38,19 @@ _CPU_BATCH = 1
 _SIZE_HW = (720, 1280)
 _PATIENCE_S = 1800.0  # for other threads, which may compile
 _log = logging.getLogger("maskjet.serve")
+
+
+class Observer(Protocol):
+    """Receives a dispatcher's events, in the threads that call the model."""
+
+    def warm(self, model: str) -> None:
+        """The model has answered its first frames."""
+
+    def batch_done(self, model: str, images: int, queue_s: Sequence[float], predict_s: float) -> None:
+        """A batch was answered."""
+
+    def failed(self, error: Exception) -> None:
+        """The model can't be used any more."""
 
 
 class Dispatcher:
@@ -53,7 +65,7 @@ class Dispatcher:
             permit, demo at 720p, 2 cores: 9.1 images/s alone, 9.6 in twos, 7.3 in eights).
         permits: Threads that may call the model at once. With 2, one batch is copied while another one is computed; on
             a CPU two fill the cores (9.1 to 11.8 images/s), and each takes 3 % longer.
-        observer: Is told of first answers, batches and failures, in the threads that call the model.
+        observer: Receives the events.
         jpegs: Decodes each batch's JPEGs on the model's GPU; None if none come undecoded.
     """
 
@@ -66,7 +78,7 @@ class Dispatcher:
         queue: int = 64,
         batch: int | None = None,
         permits: int = PERMITS,
-        observer: Service | None = None,
+        observer: Observer | None = None,
         jpegs: JPEGDecoder | None = None,
     ) -> None:
         on_gpu = model.report().device.startswith("cuda")

@@ -206,19 +206,19 @@ class Service:
         self.has_hung = ending.is_alive()
 
     def warm(self, model: str) -> None:
-        """A model has answered its first frames; in any thread, as the two below."""
+        """A model has answered its first frames; see `dispatcher.Observer`."""
         self._warming.discard(model)
         self._wake()
 
     def batch_done(self, model: str, images: int, queue_s: Sequence[float], predict_s: float) -> None:
-        """Record a batch's measurements."""
+        """Record a batch's measurements; see `dispatcher.Observer`."""
         self.metrics.batch_images.labels(model).observe(images)
         self.metrics.stage_seconds.labels("predict").observe(predict_s)
         for seconds in queue_s:
             self.metrics.stage_seconds.labels("queue").observe(seconds)
 
     def failed(self, error: Exception) -> None:
-        """A model can't be used any more."""
+        """A model can't be used any more; see `dispatcher.Observer`."""
         self.failure, self.error = self.failure or str(error), self.error or error
         self._wake()
 
