@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from maskjet import coco_rle, limits, traffic
+from maskjet import limits, traffic
 from maskjet.errors import InputError, MaskjetError, SourceError
 from maskjet.parity import coco, scoring
 from maskjet.parity.datasets import DataSet
@@ -22,12 +22,7 @@ BOMB = "a0: &a0 [x]\n" + "".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]\n" for n i
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
     folder = tmp_path_factory.mktemp("drawn") / "set"
-    traffic.write_coco(folder, images=3, size_hw=SIZE)
-    truth = read(folder)
-    for each in truth["annotations"]:
-        lines = coco_rle.polygons(each["segmentation"], along="edges")
-        each["segmentation"] = [line.ravel().tolist() for line in lines]
-    write(folder, truth)
+    traffic.write_coco(folder, images=3, size_hw=SIZE, annotations="polygon")
     return folder
 
 

@@ -79,8 +79,9 @@ def test_a_video_does_not_depend_on_stray_memory(tmp_path):
     assert len(written) == 1
 
 
-def test_a_data_set_holds_the_truth(tmp_path):
-    write_coco(tmp_path, images=2, size_hw=SIZE, seed=20)
+@pytest.mark.parametrize("annotations", ["rle", "polygon"])
+def test_a_data_set_holds_the_truth(annotations, tmp_path):
+    write_coco(tmp_path, images=2, size_hw=SIZE, seed=20, annotations=annotations)
     data_set = COCO(tmp_path / "annotations.json")
     assert sorted(data_set.imgs) == [0, 1]
     categories = data_set.dataset["categories"]
@@ -92,7 +93,11 @@ def test_a_data_set_holds_the_truth(tmp_path):
         assert [entry["category_id"] - 1 for entry in entries] == truth.class_id.tolist()
         for entry, mask in zip(entries, truth.masks(), strict=True):
             assert entry["area"] == mask.sum()
-            np.testing.assert_array_equal(data_set.annToMask(entry), mask)
+            if annotations == "rle":
+                np.testing.assert_array_equal(data_set.annToMask(entry), mask)
+            elif mask.sum() > 200:
+                drawn = data_set.annToMask(entry).astype(bool)
+                assert (drawn & mask).sum() == mask.sum() > 0.95 * drawn.sum()  # holes are filled
         (frame,) = open_source(tmp_path / "images" / f"{image_id:06}.jpg")
         assert np.abs(frame.image.astype(int) - truth.image.astype(int)).mean() < 6
     assert len({entry["id"] for entry in data_set.dataset["annotations"]}) == len(data_set.dataset["annotations"])
@@ -104,6 +109,7 @@ def test_a_data_set_holds_the_truth(tmp_path):
         (write_video, {"frames": 0}, "frames must be at least 1, got 0"),
         (write_video, {"size_hw": (97, 160)}, r"size_hw must be even for a video, got \(97, 160\)"),
         (write_coco, {"images": 0}, "images must be at least 1, got 0"),
+        (write_coco, {"images": 1, "annotations": "box"}, "annotations must be 'rle' or 'polygon', got 'box'"),
     ],
 )
 def test_bad_arguments_are_named(write, options, message, tmp_path):

@@ -21,7 +21,7 @@ maskjet traffic video known.mp4 --seed 7 --truth known.mots.txt
 """
 _COCO_EXAMPLES = """
 maskjet traffic coco streets
-maskjet traffic coco streets --images 20
+maskjet traffic coco streets --images 20 --annotations polygon
 """
 
 traffic_app = typer.Typer(
@@ -69,6 +69,7 @@ def traffic_coco(
     images: Annotated[int, option("N", "Number of images.")] = 100,
     size: SizeOption = "720p",
     seed: Annotated[int, option("N", "Random seed: same seed, same bytes.")] = 0,
+    annotations: Annotated[str, option("rle|polygon", "Form of the masks.")] = "rle",
 ) -> None:
     """Draw images of streets with exact masks, in COCO's format."""
     from maskjet.traffic import write_coco
@@ -79,6 +80,7 @@ def traffic_coco(
             images=images,
             size_hw=parse_size(size),
             seed=seed,
+            annotations=annotations,  # type: ignore[arg-type] # checked there
             on_progress=advance,
         )
     print_result(f"wrote {directory / 'annotations.json'}")

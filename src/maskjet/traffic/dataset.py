@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import av
 import cv2
@@ -16,6 +16,7 @@ from maskjet.files import naming, replacing
 from maskjet.traffic.bodies import CLASSES
 from maskjet.traffic.street import FPS, Street, TrafficFrame, sample
 
+Annotations = Literal["rle", "polygon"]
 _SMPTE170M, _LIMITED = 6, 1  # as in ITU-T H.273, and FFmpeg's AVCOL_RANGE_MPEG
 CATEGORIES = [{"id": class_id + 1, "name": name} for class_id, name in enumerate(CLASSES)]
 """COCO categories of street scenes."""
@@ -128,6 +129,7 @@ def write_coco(
     images: int,
     size_hw: tuple[int, int] = (720, 1280),
     seed: int = 0,
+    annotations: Annotations = "rle",
     on_progress: OnProgress | None = None,
 ) -> None:
     """Write stills of random streets as a COCO data set. Same arguments, same bytes.
@@ -139,6 +141,7 @@ def write_coco(
         images: Number of images, at least 1.
         size_hw: (height, width) of the images in pixels, at least 16.
         seed: Random seed of the first image; each further image adds one.
+        annotations: "rle" is exact; "polygon" fills holes.
         on_progress: Called after every image.
 
     Raises:
@@ -147,6 +150,8 @@ def write_coco(
     """
     if images < 1:
         raise InputError(f"images must be at least 1, got {images}.")
+    if annotations not in ("rle", "polygon"):
+        raise InputError(f"annotations must be 'rle' or 'polygon', got {annotations!r}.")
     directory = Path(directory)
     with naming(str(directory), "directory"):
         (directory / "images").mkdir(parents=True, exist_ok=True)
@@ -159,7 +164,7 @@ def write_coco(
         if not cv2.imwrite(str(directory / "images" / name), pixels, [cv2.IMWRITE_JPEG_QUALITY, 92]):
             raise OutputError(f"directory must be writable, {str(directory)!r} is not.")
         listed.append({"id": image_id, "file_name": name, "height": size_hw[0], "width": size_hw[1]})
-        found += annotate(scene, image_id, len(found) + 1)
+        found += annotate(scene, image_id, len(found) + 1, annotations)
         if on_progress:
             on_progress()
     data_set = {
@@ -173,11 +178,15 @@ def write_coco(
         temporary.write(json.dumps(data_set).encode())
 
 
-def annotate(scene: TrafficFrame, image_id: int, first_id: int) -> Iterator[dict[str, Any]]:
+def annotate(scene: TrafficFrame, image_id: int, first_id: int, kind: Annotations = "rle") -> Iterator[dict[str, Any]]:
     """The ground truth of one image as COCO annotations, numbered from `first_id`."""
     rles = coco_rle.encode(scene.masks())
     for number, (rle, class_id) in enumerate(zip(rles, scene.class_id.tolist(), strict=True)):
         x1, y1, x2, y2 = coco_rle.to_xyxy(rle)
+        if kind == "rle":
+            segmentation: Any = coco_rle.to_json(rle)
+        else:
+            segmentation = [line.ravel().tolist() for line in coco_rle.polygons(rle, along="edges")]
         yield {
             "id": first_id + number,
             "image_id": image_id,
@@ -185,5 +194,5 @@ def annotate(scene: TrafficFrame, image_id: int, first_id: int) -> Iterator[dict
             "bbox": [x1, y1, x2 - x1, y2 - y1],
             "area": coco_rle.area(rle),
             "iscrowd": 0,
-            "segmentation": coco_rle.to_json(rle),
+            "segmentation": segmentation,
         }
