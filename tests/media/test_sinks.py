@@ -142,12 +142,10 @@ def test_video_keeps_count_size_and_times_and_says_how_long_it_is(name):
     np.testing.assert_allclose([frame.time_s for frame in found], np.arange(12) / 30, atol=2e-3)
     if name != "out.mkv":
         assert (source.length, source.fps, source.bad_frames) == (12, 30, [])
-        data = Path(name).read_bytes()
-        assert 0 < data.find(b"moov") < data.find(b"mdat")  # its index is first
-        assert b"moof" not in data
     with av.open(name) as container:  # what players play
         stream = container.streams.video[0]
         assert (stream.codec_context.name, stream.pix_fmt) == ("h264", "yuv420p")
+        assert stream.frames == (0 if name == "out.mkv" else 12)  # in the index of the whole; fragments have none
 
 
 def test_video_without_a_clock_runs_at_the_given_rate_and_several_videos_follow_each_other():
