@@ -11,9 +11,9 @@ from typing import Any
 
 import av
 import av.error
-import cv2
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageOps
 
 from maskjet.detections import Detections
 from maskjet.drawing import DrawStyle, Painter, Redaction, Style
@@ -255,11 +255,4 @@ def _fit(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]
     """Fit an image to a size: letterboxed, unless it is that large, or has up to one row and column more."""
     if 0 <= image.shape[0] - height <= 1 and 0 <= image.shape[1] - width <= 1:
         return image
-    scale = min(height / image.shape[0], width / image.shape[1])
-    inner_height, inner_width = (max(round(side * scale), 1) for side in image.shape[:2])
-    top, left = (height - inner_height) // 2, (width - inner_width) // 2
-    canvas = np.zeros((height, width, 3), dtype=np.uint8)
-    interpolation = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
-    resized = cv2.resize(image, (inner_width, inner_height), interpolation=interpolation)
-    canvas[top : top + inner_height, left : left + inner_width] = resized
-    return canvas
+    return np.array(ImageOps.pad(Image.fromarray(image), (width, height), Image.Resampling.BILINEAR))
