@@ -224,15 +224,6 @@ def test_a_source_gives_its_outputs_their_name(name, expected):
     assert names() == sorted(sinks.paths)
 
 
-@pytest.mark.parametrize(("names", "expected"), [(["a.mp4", "b.mp4"], [None, None]), (["a.mp4", "a.mp4"], [0, 1])])
-def test_lines_tell_the_stream_only_where_the_name_does_not(names, expected):
-    with check_outputs(["all.jsonl", "all.csv"], sources(*names)).open() as sinks:
-        for stream, frame in enumerate(frames(2)):
-            sinks.write(replace(frame, stream=stream), some_detections(1))
-    assert [line.get("stream") for line in lines("all.jsonl")] == expected
-    assert ("stream" in Path("all.csv").read_text()) == (expected == [0, 1])
-
-
 def test_unknown_outputs_list_the_known_and_one_for_all_is_none_of_those_for_each():
     known = r"\.mp4, \.mkv, \.mov, \.webm, \.jsonl, \.json, \.csv, \.yolo, .*, or be a folder"
     for out in ("out.text", "out.avi", "x.gif"):
