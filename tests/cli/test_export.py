@@ -8,22 +8,16 @@ import pytest
 from maskjet import runtimes
 
 
-def test_what_is_chosen_reaches_the_file(monkeypatch, maskjet):
+def test_options_reach_the_file(monkeypatch, maskjet):
     def export(model, out, **options):
         given.append((model, str(out), options))
         return SimpleNamespace(as_dict=lambda: {"path": "demo.onnx"})
 
     given = []
     monkeypatch.setattr(runtimes, "export", export)
-    options = "--postprocess --threshold 0.6,car=0.7 --classes car,bus --max-detections 7"
-    line = f"export demo -o demo.onnx {options} --input-size 60x120 --precision fp16 --json"
-    code, printed, errors = maskjet(line)
+    code, printed, errors = maskjet("export demo -o demo.onnx --input-size 60x120 --precision fp16 --json")
     assert (code, errors, json.loads(printed)) == (0, "", {"path": "demo.onnx"})
-    chosen = runtimes.Postprocess(
-        threshold=0.6, class_thresholds={"car": 0.7}, classes=["car", "bus"], max_detections=7
-    )
-    options = {"weights": None, "input_size": (120, 60), "precision": "fp16", "postprocess": chosen}
-    assert given == [("demo", "demo.onnx", options)]
+    assert given == [("demo", "demo.onnx", {"weights": None, "input_size": (120, 60), "precision": "fp16"})]
 
 
 @pytest.mark.parametrize(
@@ -35,11 +29,6 @@ def test_what_is_chosen_reaches_the_file(monkeypatch, maskjet):
         ("demo -o a.onnx --input-size 240", 2, "--input-size must be WIDTHxHEIGHT, as in 640x384, got"),
         ("demo -o a.onnx --input-size 241x120", 2, "--input-size must be a multiple of"),
         ("a.engine -o a.onnx", 2, "model must be weights to be exported, got 'a.engine', which is exported"),
-        ("demo -o a.onnx --threshold 0.3", 2, "--threshold must be left out, or --postprocess be given"),
-        ("demo -o a.onnx --max-detections 3", 2, "--max-detections must be left out, or --postprocess"),
-        ("demo -o a.onnx --postprocess --threshold x", 2, "--threshold must be a number or CLASS=NUMBER"),
-        ("demo -o a.onnx --postprocess --classes cart", 2, "--classes must name classes of demo"),
-        ("demo -o a.onnx --postprocess --max-detections 0", 2, "--max-detections must be a whole number"),
         ("torchvision:maskrcnn_resnet50_fpn -o a.onnx", 2, "maskjet.rewrites.optimize_onnx"),
         ("a.pt -o a.onnx", 3, "model must be a file, got 'a.pt', which does not exist"),
         ("rf-detr-nano --weights a.pt -o a.onnx", 3, "--weights must be a file, got 'a.pt'"),

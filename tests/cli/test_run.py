@@ -79,7 +79,6 @@ def test_sources_side_by_side_share_json_lines_and_have_videos_of_their_own(mask
     assert set(summary["outputs"]) == set(entries())
     lines = lines_of("all.jsonl")
     assert len(lines) == 9
-    assert "stream" not in lines[0]
     for source, stem, frames in ((CLIP, "street", 6), (OTHER, "street_2", 3)):
         assert [line["index"] for line in lines if line["source"] == source] == list(range(frames))
         assert len(list(open_source(f"{stem}.mp4"))) == frames

@@ -82,9 +82,6 @@ def test_a_video_plays_to_its_end_and_shows_the_drawing(name, style, page, tmp_p
     for index in range(COUNT):
         sinks.write(frame(image, index), found)
     (sinks.abandon if "partial" in name else sinks.close)()
-    if name == "a.mp4":
-        data = (tmp_path / name).read_bytes()
-        assert 0 < data.find(b"moov") < data.find(b"mdat")
     with av.open(str(tmp_path / name)) as container:
         assert container.streams.video[0].pix_fmt == "yuv420p"
     played = page.evaluate(PLAY, name)

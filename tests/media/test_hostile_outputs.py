@@ -77,19 +77,6 @@ class TestFullDisk:
         assert names() == sinks.paths == ["a.partial.jsonl"]
         assert len(lines("a.partial.jsonl")) == 20 * 3 + 2
 
-    def test_without_room_for_a_copy_the_fragments_are_the_video_but_no_copy_may_lack_frames(self, monkeypatch):
-        def fail(*_):
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr("maskjet.media.sinks.video._copy", fail)
-        write(["a.mp4"], frames(12))
-        assert (names(), len(images("a.mp4"))) == (["a.mp4"], 12)
-        Path("a.mp4").unlink()
-        monkeypatch.setattr("maskjet.media.sinks.video._copy", lambda *_: 11)
-        with pytest.raises(OutputError, match=r"'a\.partial\.mp4' must hold 12 frames, it holds 11"):
-            write(["a.mp4"], frames(12))
-        assert names() == ["a.partial.mp4"]
-
     def test_a_device_is_written_to_as_it_is(self):
         Path("a.jsonl").symlink_to("/dev/full")
         with pytest.raises(OutputError, match=r"a\.jsonl' is not: No space left on device"):

@@ -142,12 +142,10 @@ def test_video_keeps_count_size_and_times_and_says_how_long_it_is(name):
     np.testing.assert_allclose([frame.time_s for frame in found], np.arange(12) / 30, atol=2e-3)
     if name != "out.mkv":
         assert (source.length, source.fps, source.bad_frames) == (12, 30, [])
-        data = Path(name).read_bytes()
-        assert 0 < data.find(b"moov") < data.find(b"mdat")  # its index is first
-        assert b"moof" not in data
     with av.open(name) as container:  # what players play
         stream = container.streams.video[0]
         assert (stream.codec_context.name, stream.pix_fmt) == ("h264", "yuv420p")
+        assert stream.frames == (0 if name == "out.mkv" else 12)  # in the index of the whole; fragments have none
 
 
 def test_video_without_a_clock_runs_at_the_given_rate_and_several_videos_follow_each_other():
@@ -224,15 +222,6 @@ def test_a_source_gives_its_outputs_their_name(name, expected):
         pass
     assert sinks.paths == [f"{expected}.jsonl", expected]
     assert names() == sorted(sinks.paths)
-
-
-@pytest.mark.parametrize(("names", "expected"), [(["a.mp4", "b.mp4"], [None, None]), (["a.mp4", "a.mp4"], [0, 1])])
-def test_lines_tell_the_stream_only_where_the_name_does_not(names, expected):
-    with check_outputs(["all.jsonl", "all.csv"], sources(*names)).open() as sinks:
-        for stream, frame in enumerate(frames(2)):
-            sinks.write(replace(frame, stream=stream), some_detections(1))
-    assert [line.get("stream") for line in lines("all.jsonl")] == expected
-    assert ("stream" in Path("all.csv").read_text()) == (expected == [0, 1])
 
 
 def test_unknown_outputs_list_the_known_and_one_for_all_is_none_of_those_for_each():

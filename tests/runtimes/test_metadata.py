@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 from benchmarks.planted import TINY
 from maskjet import limits, runtimes
 from maskjet.errors import CheckpointError, InputError, MissingDependencyError
-from maskjet.runtimes import Metadata, Selecting
+from maskjet.runtimes import Metadata
 from maskjet.spec import SPECS
 
-NET = Metadata(TINY, "fp32", None)
-CHOOSING = Metadata(TINY, "fp16", Selecting((0.5, None, 0.1, 1.0), 10))
+NET = Metadata(TINY, "fp16")
 LETTERBOXED = replace(TINY, resize="letterbox", letterbox_color="#0000ff", letterbox_place="top-left")
 FILTER = {"filter": "bilinear", "centres": "half_pixel", "antialias": False}
-ROWS = r"rows of maskjet\.selecting must be a whole"
 RESIZE = {"mode": "stretch", "color": "#727272", "place": "center", **FILTER}
 
 
@@ -35,34 +33,32 @@ def write(path, properties):
     return path
 
 
-def changed(metadata=NET, **values):
-    """Properties with some other values; None leaves one out."""
-    properties = metadata.as_properties()
+def changed(**values):
+    """Properties with some other values."""
+    properties = NET.as_properties()
     for name, value in values.items():
         properties[f"maskjet.{name}"] = json.dumps(value)
     return properties
 
 
-@pytest.mark.parametrize(
-    "metadata", [NET, CHOOSING, *(Metadata(spec, "fp32", None) for spec in (LETTERBOXED, *SPECS.values()))]
-)
+@pytest.mark.parametrize("metadata", [NET, *(Metadata(spec, "fp32") for spec in (LETTERBOXED, *SPECS.values()))])
 def test_metadata_come_back_from_a_file(metadata, tmp_path):
     path = write(tmp_path / "a.onnx", [("author", "someone"), *metadata.as_properties().items()])
     assert runtimes.read_metadata(path) == metadata
 
 
-@pytest.mark.parametrize(
-    ("precision", "chooses"),
-    [("fp32", False), *(pytest.param(*each, marks=pytest.mark.slow) for each in (("fp32", True), ("fp16", False)))],
-)
-def test_exported_files_have_them(precision, chooses, exported):
-    found = runtimes.read_metadata(exported(precision, chooses).path)
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
+def test_exported_files_have_them(precision, exported):
+    found = runtimes.read_metadata(exported(precision).path)
     assert (found.spec, found.precision) == (TINY, precision)
-    assert found.selecting == (Selecting((0.2, 0.2, 0.1, 0.2), 10) if chooses else None)
+
+
+def test_files_of_versions_that_could_export_the_choice_of_detections():
+    assert Metadata.from_properties(changed(selecting=None)) == NET
 
 
 def test_the_keys_are_those_of_the_documentation():
-    stated = {key: json.loads(text) for key, text in CHOOSING.as_properties().items()}
+    stated = {key: json.loads(text) for key, text in NET.as_properties().items()}
     spec = stated.pop("maskjet.spec")
     assert stated == {
         "maskjet.version": 1,
@@ -71,7 +67,6 @@ def test_the_keys_are_those_of_the_documentation():
         "maskjet.std": [*TINY.std],
         "maskjet.resize": RESIZE,
         "maskjet.precision": "fp16",
-        "maskjet.selecting": {"thresholds": [0.5, None, 0.1, 1.0], "rows": 10},
     }
     assert spec["input_size"] == 64
     assert not {"class_names", "mean", "std", "resize", "letterbox_color", "letterbox_place"} & spec.keys()
@@ -96,9 +91,7 @@ def test_the_keys_are_those_of_the_documentation():
         (changed(resize=RESIZE | {"color": "grey"}), "letterbox_color must be #rrggbb, as in #727272, got 'grey'"),
         (changed(resize=RESIZE | {"antialias": True}), r"maskjet\.resize must be mode, color, place with "),
         (changed(precision="bf16"), r"maskjet\.precision must be one of \('fp32', 'fp16'\), got 'bf16'"),
-        (changed(selecting=3), r"maskjet\.selecting must be null or have rows, thresholds, got 3"),
-        (changed(CHOOSING, selecting={"thresholds": [0.5], "rows": 3}), "must have 4 thresholds, each null or 0..1"),
-        *((changed(CHOOSING, selecting={"thresholds": [0.5] * 4, "rows": rows}), ROWS) for rows in (0, 10**6)),
+        (changed(selecting={"thresholds": [0.5], "rows": 3}), "it must be exported without postprocess"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
@@ -146,5 +139,5 @@ KEYS = [key.removeprefix("maskjet.") for key in NET.as_properties()]
 @given(st.dictionaries(st.sampled_from(KEYS), JSON, min_size=1))
 def test_any_json_is_read_or_refused(values):
     with suppress(InputError):
-        read = Metadata.from_properties(changed(CHOOSING, **values))
+        read = Metadata.from_properties(changed(**values))
         assert Metadata.from_properties(read.as_properties()) == read

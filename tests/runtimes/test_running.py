@@ -3,7 +3,6 @@
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -134,8 +133,6 @@ def test_what_only_files_or_only_networks_can_do(exported, tmp_path):
         maskjet.load("demo", device="cpu", runtime="onnxruntime")
     with pytest.raises(UnsupportedError, match=r"model must be weights to be exported, got .*, which is exported"):
         runtimes.export(exported().path, tmp_path / "again.onnx")
-    with pytest.raises(CheckpointError, match="it must be exported without postprocess"):
-        maskjet.load(exported(chooses=True).path, device="cpu")
 
 
 def test_a_dump_names_the_file(exported, changed):
@@ -321,9 +318,6 @@ def test_networks_that_cannot_be_exported_are_told(tmp_path):
     network = tiny_network()
     with pytest.raises(InputError, match=r"input_size must be None for a network of \(64, 64\), got \(32, 64\)"):
         runtimes.export(network, tmp_path / "tiny.onnx", input_size=(32, 64))
-    network.spec = replace(network.spec, resize="letterbox")
-    with pytest.raises(UnsupportedError, match="postprocess must be None for a network with letterboxes"):
-        runtimes.export(network, tmp_path / "rows.onnx", postprocess=runtimes.Postprocess())
 
 
 @pytest.mark.gpu

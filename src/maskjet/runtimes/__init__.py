@@ -11,15 +11,15 @@ from maskjet import process
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, UnsupportedError, suggest
 from maskjet.extras import require
-from maskjet.networks.exported.metadata import ENGINES, ONNX, Metadata, Precision, Selecting, read_metadata
-from maskjet.runtimes.exported import ExportedFile, Postprocess
+from maskjet.networks.exported.metadata import ENGINES, ONNX, Metadata, Precision, read_metadata
+from maskjet.runtimes.exported import ExportedFile
 
 if TYPE_CHECKING:
     from torch import nn
 
     from maskjet.networks.rfdetr import RFDETR
 
-__all__ = ["ExportedFile", "Metadata", "Postprocess", "Precision", "Selecting", "export", "read_metadata"]
+__all__ = ["ExportedFile", "Metadata", "Precision", "export", "read_metadata"]
 
 
 def export(
@@ -29,7 +29,6 @@ def export(
     weights: str | os.PathLike[str] | None = None,
     input_size: tuple[int, int] | None = None,
     precision: Precision = "fp32",
-    postprocess: Postprocess | None = None,
 ) -> ExportedFile:
     """Write a network to an ONNX file of opset 17, and compare the file with the network.
 
@@ -43,16 +42,9 @@ def export(
     Outputs: `logits` float32 [batch, Q, C], `boxes_cxcywh` float32 [batch, Q, 4], 0..1 of the image, and with a mask
     head `mask_logits` [batch, Q, h, w] in the file's precision, positive inside.
 
-    With `postprocess` the file takes a second input, `image_sizes`, int32 [batch, 2], (height, width) in pixels, and
-    the outputs are the fields of `maskjet.ops.Selection` with K rows, the lesser of `max_detections` and the number of
-    query-class pairs that may become detections: `count` int32 [batch], `query` and `class_id` int32 [batch, K],
-    `confidence` float32 [batch, K], `xyxy` float32 [batch, K, 4] in pixels, and with a mask head `selected_mask_logits`
-    [batch, K, h, w]. Rows at and past `count` are undefined.
-
     The comparison runs drawn streets through ONNX Runtime on the CPU, one and three at a time. In float32 logits and
     mask logits may differ by 1e-4, or by their largest value × 1e-4 / 16 if that is more, and boxes by 1e-5. In float16
-    the mean difference of each output from the network in float32 may be twice that of the network in float16. Rows
-    must be those of `maskjet.ops.select`.
+    the mean difference of each output from the network in float32 may be twice that of the network in float16.
 
     Args:
         model: "demo", a named size with `weights`, or a checkpoint's path, as `maskjet.load` takes them; or an
@@ -61,7 +53,6 @@ def export(
         weights: Checkpoint of a named size.
         input_size: (height, width) of the network's input, as for `maskjet.load`; None for the checkpoint's own.
         precision: "fp32", or "fp16", in which the layers that give scores and boxes stay float32.
-        postprocess: Which detections the file chooses; None leaves that out.
 
     Returns:
         What was written, and by how much it differs from the network.
@@ -87,14 +78,12 @@ def export(
     if precision not in get_args(Precision):
         end = suggest(precision, get_args(Precision))
         raise InputError(f"precision must be one of {get_args(Precision)}, got {precision!r}{end}")
-    if postprocess is not None and not isinstance(postprocess, Postprocess):
-        raise InputError(f"postprocess must be a Postprocess or None, got a {type(postprocess).__name__}.")
     for package in ("onnx_ir", "onnxruntime", "onnxscript"):
         require(package, extra="onnx", purpose="maskjet export")
     process.check_fork()
     from maskjet.runtimes.exporting import export_network
 
-    return export_network(_read_network(model, weights, input_hw), path, precision, postprocess)
+    return export_network(_read_network(model, weights, input_hw), path, precision)
 
 
 def _check_out(out: str | os.PathLike[str]) -> Path:

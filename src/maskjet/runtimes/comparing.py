@@ -16,9 +16,6 @@ from torch.overrides import TorchFunctionMode
 from maskjet import ops, traffic
 from maskjet.errors import UnsupportedError, translate_errors
 from maskjet.networks.rfdetr import RFDETR
-from maskjet.ops.canvas import Canvas
-from maskjet.ops.select.reference import to_pixels
-from maskjet.runtimes.selecting import FIELDS, MASKS, SIZES, Select
 
 BATCHES = (1, 3)
 """Numbers of images that a file is compared with."""
@@ -33,9 +30,6 @@ _LIMITS = {"token_logits": 1e-4, "logits": 1e-4, "boxes_cxcywh": 1e-5, "mask_log
 _LARGEST = 16.0
 _HALF = 2.0
 """Of float16: how many times the module's own mean difference from float32, of the first batch, a file's may be."""
-_SELECTED = 2.4e-7
-"""Of select's confidences, and of its boxes as shares of the longer side: two float32 ULP."""
-_SIZES_HW = ((720, 1280), (480, 640), (97, 61))
 
 Differences = dict[str, tuple[float, float]]
 """Name of each output to its difference and the limit of that."""
@@ -46,7 +40,7 @@ def runtime_name() -> str:
     return f"ONNX Runtime {onnxruntime.__version__}"
 
 
-def compare(path: Path, network: RFDETR, cast: RFDETR, dtype: torch.dtype, select: Select | None) -> Differences:
+def compare(path: Path, network: RFDETR, cast: RFDETR, dtype: torch.dtype) -> Differences:
     """Compare a file with its module on drawn streets; returns each output's largest difference of all batches.
 
     Tokens that rank within rounding may change places, which changes all that is decoded. So the module decodes the
@@ -60,24 +54,15 @@ def compare(path: Path, network: RFDETR, cast: RFDETR, dtype: torch.dtype, selec
     worst: Differences = {}
     for batch in BATCHES:
         images = _images(network, batch).to(dtype)
-        sizes = torch.tensor(_SIZES_HW[:batch], dtype=torch.int32, device="cpu")
-        found = file.run({IMAGES: images} if select is None else {IMAGES: images, SIZES: sizes})
-        differences = _check(_compare_network(found, network, cast, images, worst), batch)
-        if select is not None:
-            differences |= _check(_compare_selection(found, select, sizes), batch)
-        for name, (difference, limit) in differences.items():
+        found = file.run(images)
+        for name, (difference, limit) in _compare_network(found, network, cast, images, worst).items():
+            if not difference <= limit:  # so that NaN is refused
+                raise UnsupportedError(
+                    f"out must equal the network, its {name} differ by {difference:.2g} in {runtime_name()} with "
+                    f"{batch} image{'s' * (batch > 1)}, the limit is {limit:.2g}: no file is written."
+                )
             worst[name] = max(worst.get(name, (0.0, limit)), (difference, limit))
     return worst
-
-
-def _check(differences: Differences, batch: int) -> Differences:
-    for name, (difference, limit) in differences.items():
-        if not difference <= limit:  # so that NaN is refused
-            raise UnsupportedError(
-                f"out must equal the network, its {name} differ by {difference:.2g} in {runtime_name()} with "
-                f"{batch} image{'s' * (batch > 1)}, the limit is {limit:.2g}: no file is written."
-            )
-    return differences
 
 
 class _File:
@@ -86,21 +71,18 @@ class _File:
     def __init__(self, path: Path) -> None:
         with self._running():
             model = onnx.load(path)
-            given = {each.name for each in model.graph.output}
-            known = {each.name for each in model.graph.value_info}
-            for name in (*OUTPUTS, _TOKEN_LOGITS, _TOKENS):
-                if name in known - given:
-                    model.graph.output.append(onnx.ValueInfoProto(name=name))
+            for name in (_TOKEN_LOGITS, _TOKENS):
+                model.graph.output.append(onnx.ValueInfoProto(name=name))
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads = torch.get_num_threads()
             providers = ["CPUExecutionProvider"]
             self._session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)
 
-    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def run(self, images: Tensor) -> dict[str, Tensor]:
         """The outputs by name."""
         names = [each.name for each in self._session.get_outputs()]
         with self._running():
-            outputs = self._session.run(names, {name: value.numpy() for name, value in inputs.items()})
+            outputs = self._session.run(names, {IMAGES: images.numpy()})
         return dict(zip(names, map(torch.from_numpy, outputs), strict=True))
 
     @contextmanager
@@ -176,38 +158,3 @@ def _compare_network(
 def _distance(first: Tensor, second: Tensor) -> float:
     """The mean difference; single queries' may be many times as large, by chance."""
     return float((first.double() - second.double()).abs().mean())
-
-
-def _compare_selection(found: Mapping[str, Tensor], select: Select, image_sizes: Tensor) -> Differences:
-    """Compare the rows with what `ops.select` makes of the file's own logits and boxes.
-
-    All rows are, also those past the count, as few streets may have detections. Pairs whose confidences are within
-    rounding may change places, so a row's values are compared with those of its own query and class.
-    """
-    logits, boxes = found["logits"], found["boxes_cxcywh"]
-    sizes = [(height, width) for height, width in image_sizes.tolist()]
-    # All pairs, whatever their confidence.
-    best: dict[str, Any] = {"threshold": -1.0, "max_detections": select.pairs, "num_select": select.pairs}
-    ranked = ops.select(logits, boxes, sizes, **best, implementation="reference")
-    worst = {"confidence": 0.0, "xyxy": 0.0}
-    for image, size in enumerate(sizes):
-        count, query, class_id, confidence, xyxy = (found[name][image] for name in FIELDS)
-        scores = ranked.confidence[image]
-        is_detection = scores > select.thresholds[ranked.class_id[image].long()]
-        expected = min(int(is_detection.sum()), select.rows)
-        is_known = class_id >= 0  # others are of classes that are dropped
-        pairs = query[is_known].long(), class_id[is_known].long()
-        is_distinct = len({*(pairs[0] * logits.shape[2] + pairs[1]).tolist()}) == len(pairs[0])
-        if count != expected or not is_known[:expected].all() or not is_distinct:
-            raise UnsupportedError(f"out must choose the {expected} detections that select does, it chooses others.")
-        in_order = torch.cat((scores[is_detection], scores[~is_detection]))[: select.rows]
-        of_pairs = logits[image].sigmoid()[pairs]
-        of_boxes = to_pixels(boxes[image, query.long()], size, Canvas.of(size))
-        for name, difference in (
-            ("confidence", torch.cat((in_order - confidence, of_pairs - confidence[is_known]))),
-            ("xyxy", (of_boxes - xyxy) / max(size)),
-        ):
-            worst[name] = max(worst[name], float(difference.abs().nan_to_num(nan=torch.inf).max()))
-        if MASKS in found and not torch.equal(found[MASKS][image], found["mask_logits"][image, query.long()]):
-            raise UnsupportedError("out must give the masks of the chosen queries, it gives others.")
-    return {name: (difference, _SELECTED) for name, difference in worst.items()}

@@ -1,30 +1,10 @@
-"""What `export` may put behind a network, and its report."""
+"""The report of `export`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-
-from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
-from maskjet.spec import BOUNDS, check_whole
-
-
-@dataclass(frozen=True)
-class Postprocess:
-    """Which detections a file chooses."""
-
-    threshold: float = DEFAULT_THRESHOLD
-    """A confidence must exceed it, 0..1."""
-    class_thresholds: Mapping[str, float] = field(default_factory=dict)
-    """Name of a class to the threshold that it has instead."""
-    classes: Sequence[str] | None = None
-    """Names of the classes to report; None for all."""
-    max_detections: int = EngineConfig.max_detections
-    """Most detections per image, the most confident ones."""
-
-    def __post_init__(self) -> None:
-        check_whole("max_detections", self.max_detections, BOUNDS["num_select"])
 
 
 @dataclass(frozen=True)

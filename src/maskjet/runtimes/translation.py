@@ -22,7 +22,7 @@ op: Any = opset17  # its types have no numbers, which it takes
 _IR_VERSION = 8  # of ONNX 1.12, which brought opset 17
 _NEWER = 18  # the oldest that torch.onnx writes; `_TRANSLATORS` has the operators that differ from 17
 _BATCH = "batch"  # the free dimension, the first one of each input and output
-_ROOTS = ("network", "select")  # modules of the outermost one, which paths leave out
+_ROOT = "network"  # path of the outermost module
 _NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"  # of the sizes of inputs
 _ALL = 1 << 40  # elements of a constant that is folded
 _FEW = 8  # elements of a constant that is named after its values
@@ -79,7 +79,7 @@ def _name_weights(graph: ir.Graph) -> set[str]:
     named: set[str] = set()
     constants = set(graph.initializers.values())
     for value in graph.initializers.copy().values():
-        value.name = _unique(_without_root(str(value.name)), named)
+        value.name = _unique(str(value.name), named)
     for node in graph:
         if all(each is None or each in constants for each in node.inputs):
             constants.update(node.outputs)
@@ -113,12 +113,7 @@ def _module_path(node: ir.Node) -> str:
     """The path of the module whose code called an operator, the root's name for the network's own."""
     scopes = ast.literal_eval(node.metadata_props["pkg.torch.onnx.name_scopes"])
     path: str = scopes[-2]
-    return _ROOTS[0] if path in ("", _NO_MODULE) else _without_root(path)
-
-
-def _without_root(path: str) -> str:
-    root, _, rest = path.partition(".")
-    return rest if rest and root in _ROOTS else path
+    return _ROOT if path in ("", _NO_MODULE) else path
 
 
 def _unique(name: str, taken: set[str]) -> str:
@@ -142,12 +137,10 @@ def _attention(query: Any, key: Any, value: Any) -> Any:
 
 
 def _gather(x: Any, axis: int, index: Any) -> Any:
-    """Elements [B, K] by an index per element; or rows [B, K, C] by an index [B, K, 1] repeated along C."""
-    if len(x.shape) == 2:
-        return op.GatherElements(x, index, axis=axis)
+    """Rows [B, K, C] by an index [B, K, 1] repeated along C."""
     expand = index.producer()
     if axis != 1 or expand.op_type != "Expand":
-        raise UnsupportedError(f"model must gather elements [B, K] or rows [B, K, C], got {expand.op_type}, {axis}.")
+        raise UnsupportedError(f"model must gather rows [B, K, C], got {expand.op_type}, {axis}.")
     return op.GatherND(x, expand.inputs[0], batch_dims=1)
 
 
@@ -155,11 +148,6 @@ def _gelu(x: Any) -> Any:
     """Half of x × (1 + erf(x / √2)), in the order in which runtimes recognise it."""
     erf = op.Erf(op.Div(x, _number(math.sqrt(2), x)))
     return op.Mul(op.Mul(x, op.Add(erf, _number(1.0, x))), _number(0.5, x))
-
-
-def _index(x: Any, indices: Sequence[Any]) -> Any:
-    (index,) = indices
-    return op.Gather(x, index, axis=0)
 
 
 def _max(x: Any, axis: int) -> tuple[Any, Any]:
@@ -181,10 +169,8 @@ def _unbind(x: Any) -> list[Any]:
 
 
 _TRANSLATORS: dict[Callable[..., Any], Callable[..., Any]] = {
-    torch.ops.aten.floor_divide.default: lambda x, y: op.Div(x, y),  # of integers that are not negative
     torch.ops.aten.gather.default: _gather,
     torch.ops.aten.gelu.default: _gelu,
-    torch.ops.aten.index.Tensor: _index,
     torch.ops.aten.max.dim: _max,
     torch.ops.aten.scaled_dot_product_attention.default: _attention,
     torch.ops.aten.split.Tensor: _split,

@@ -171,18 +171,15 @@ def _unframing(stream: av.AudioStream) -> Callable[[av.Packet[Any]], av.Packet[A
 def _add_stream(
     container: av.container.OutputContainer, stream: av.AudioStream, first: av.Packet[Any]
 ) -> av.AudioStream:
-    """Add a stream like another one, with the header that came with its first packet."""
-    out: av.AudioStream = copy_stream(container, stream)
-    if first.has_sidedata("new_extradata"):
-        out.codec_context.extradata = bytes(first.get_sidedata("new_extradata"))
-    return out
+    """Add a stream like another one, with the header that came with its first packet.
 
-
-def copy_stream(container: av.container.OutputContainer, stream: Any) -> Any:
-    """Add a stream like another one, with its language, title and whether it is played unless another one is chosen."""
+    It also has its language, title, and whether it is played unless another one is chosen.
+    """
     out = container.add_stream_from_template(stream)
     out.metadata.update((name, text) for name, text in stream.metadata.items() if name in ("language", "title"))
     out.disposition = stream.disposition
+    if first.has_sidedata("new_extradata"):
+        out.codec_context.extradata = bytes(first.get_sidedata("new_extradata"))
     return out
 
 

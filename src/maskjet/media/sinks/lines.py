@@ -60,17 +60,11 @@ class JsonLines(TextFile):
     """One line of JSON per frame: index, time_s, source, name and the fields of `Detections.as_dict`.
 
     Frames with counts of lines and zones also have "counts": by name, those of `Count.as_dict`.
-
-    With `tells_streams`, each line also has the frame's "stream", as sources may share a name.
     """
-
-    def __init__(self, path: str, *, tells_streams: bool = False) -> None:
-        super().__init__(path)
-        self._tells_streams = tells_streams
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one line."""
-        self._append(line(frame, detections, tells_streams=self._tells_streams))
+        self._append(line(frame, detections))
 
 
 class StdoutLines(Sink):
@@ -78,24 +72,19 @@ class StdoutLines(Sink):
 
     paths = ("-",)
 
-    def __init__(self, *, tells_streams: bool = False) -> None:
-        self._tells_streams = tells_streams
-
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one line."""
         stdout: IO[str] | None = sys.stdout  # None where the caller has closed it
         if stdout is None:
             raise OutputError("out must be writable, '-' is not: stdout is closed.")
         with naming("-"):
-            stdout.write(line(frame, detections, tells_streams=self._tells_streams))
+            stdout.write(line(frame, detections))
             stdout.flush()
 
 
-def line(frame: Frame, detections: Detections, *, tells_streams: bool) -> str:
+def line(frame: Frame, detections: Detections) -> str:
     """One frame as a line of JSON."""
     about: dict[str, Any] = {"index": frame.index, "time_s": frame.time_s, "source": frame.source, "name": frame.name}
-    if tells_streams:
-        about["stream"] = frame.stream
     if frame.counts:
         about["counts"] = {count.name: count.as_dict() for count in frame.counts}
     return json.dumps(about | detections.as_dict(), allow_nan=False) + "\n"

@@ -84,8 +84,6 @@ class SinkOpener:
     """Choices of the outputs' content."""
     files: Collection[FileId] = ()
     """Source files that pictures must not overwrite."""
-    tells_streams: bool = False
-    """Whether lines have the frame's stream."""
     taken: set[Path] = field(default_factory=set)
     """Paths of the pictures and labels so far."""
 
@@ -122,11 +120,11 @@ class SinkOpener:
         if kind == "events":
             return events.EventDelivery(out) if events.is_url(out) else events.EventLines(out)
         if kind == "table":
-            return CsvTable(out, tells_streams=self.tells_streams)
+            return CsvTable(out)
         if out == "-":
-            return StdoutLines(tells_streams=self.tells_streams)
+            return StdoutLines()
         if kind == "lines":
-            return JsonLines(out, tells_streams=self.tells_streams)
+            return JsonLines(out)
         if out.lower().endswith(annotation_tools.LABEL_STUDIO):
             return LabelStudioTasks(out)
         return CocoJson(out, self.content.label_options)
@@ -167,12 +165,10 @@ class Outputs:
         def open_own(position: int, source: Source) -> list[Sink]:
             return opener.open_each((out, source) for out in self.owned[position])
 
-        return SinksInTurn(shared, open_own, tells_streams=opener.tells_streams)
+        return SinksInTurn(shared, open_own)
 
     def _opener(self) -> SinkOpener:
-        names = {source.name for source in self.sources}
-        files = set(_identities(self.sources))
-        return SinkOpener(self.content, files=files, tells_streams=len(names) < len(self.sources))
+        return SinkOpener(self.content, set(_identities(self.sources)))
 
     def pairs(self) -> Iterator[tuple[str, AnySource]]:
         """Each path with its source; shared paths come with the first one."""
@@ -203,8 +199,7 @@ def check_outputs(
             called crops or in .crops for crops, .labelstudio.json for Label Studio's tasks. Each `{}` becomes the name
             of the source: a file's without folder and suffix, a URL's host and file, "video0" for a camera. Characters
             other than letters, digits, spaces and hyphens become "_", and equal names get a number. With several
-            sources only JSON lines and CSV may lack `{}`; they have the frame's "stream" only if sources have the same
-            name.
+            sources only JSON lines and CSV may lack `{}`.
         sources: At least one, in the order of `Frame.stream`; open, or as `expand_sources` finds them. None of their
             files is overwritten.
         style: A `DrawStyle`, `Redaction` or `Cutout` of video and images; None for all that can be drawn.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Self
 
 import numpy as np
@@ -127,14 +126,10 @@ class SinksInTurn(Sinks):
     Args:
         shared: Sinks for the frames of all sources.
         opening: Opens a source's own sinks; takes its position and the opened source.
-        tells_streams: Whether frames get their source's position as `Frame.stream`.
     """
 
-    def __init__(
-        self, shared: Sequence[Sink], opening: Callable[[int, Source], Sequence[Sink]], *, tells_streams: bool = False
-    ) -> None:
-        self._shared, self._opening, self._tells_streams = list(shared), opening, tells_streams
-        self._position = 0
+    def __init__(self, shared: Sequence[Sink], opening: Callable[[int, Source], Sequence[Sink]]) -> None:
+        self._shared, self._opening = list(shared), opening
         self._finished: list[str] = []
         self._lost_before = 0
         super().__init__(self._shared)
@@ -150,7 +145,6 @@ class SinksInTurn(Sinks):
             OutputError: An output can't be finished or opened.
         """
         self.end()
-        self._position = position
         self._sinks = [*self._shared, *self._opening(position, source)]
         self._gather()
 
@@ -164,10 +158,6 @@ class SinksInTurn(Sinks):
             self._finished += own.paths
             self._lost_before += own.lost
             self._gather()
-
-    def write(self, frame: Frame, detections: Detections) -> None:
-        """Write one frame of the source whose turn it is."""
-        super().write(replace(frame, stream=self._position) if self._tells_streams else frame, detections)
 
     def _gather(self) -> None:
         super()._gather()

@@ -26,13 +26,11 @@ class CsvTable(TextFile):
     A frame without detections has no row. Boxes are in pixels, the area is the mask's, or the box's without masks,
     `time_s` is empty for images. Text that a spreadsheet would run as a formula gets an apostrophe in front,
     unprintable characters are escaped, so that a row is one line. The rows of a frame are flushed at once. The first
-    frame tells whether there are columns of tracks. With `tells_streams`, a last column has the frame's "stream", as
-    sources may share a name.
+    frame tells whether there are columns of tracks.
     """
 
-    def __init__(self, path: str, *, tells_streams: bool = False) -> None:
+    def __init__(self, path: str) -> None:
         super().__init__(path)
-        self._tells_streams = tells_streams
         self._names: list[str] = []
 
     def write(self, frame: Frame, detections: Detections) -> None:
@@ -42,15 +40,14 @@ class CsvTable(TextFile):
         self._begin(columns)
         time_s = "" if frame.time_s is None else str(round(frame.time_s, 6))
         about = [str(frame.index), time_s, _cell(frame.source), _cell(frame.name)]
-        stream = [str(frame.stream)] if self._tells_streams else []
         values = [columns.get(name, repeat("", len(detections))) for name in self._names]
-        self._append(_rows([*about, *row, *stream] for row in zip(*values, strict=True)))
+        self._append(_rows([*about, *row] for row in zip(*values, strict=True)))
 
     def _begin(self, columns: Iterable[str]) -> None:
         """Write the header before the first frame's rows."""
         if not self._names:
             self._names = list(columns)
-            self._append(_rows([[*_ABOUT, *self._names, *(["stream"] if self._tells_streams else [])]]), frames=0)
+            self._append(_rows([[*_ABOUT, *self._names]]), frames=0)
 
     def _finish(self, temporary: TemporaryFile) -> None:
         nothing = np.empty((0, 4), np.float32)

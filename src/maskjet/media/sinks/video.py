@@ -4,32 +4,31 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import av
 import av.error
-import cv2
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageOps
 
 from maskjet.detections import Detections
 from maskjet.drawing import DrawStyle, Painter, Redaction, Style
 from maskjet.drawing.style import refuse_transparency
-from maskjet.errors import OutputError
 from maskjet.files import TemporaryFile, naming
 from maskjet.media.colours import PictureFormat, guess_picture_format
 from maskjet.media.frames import Frame, Source
-from maskjet.media.sinks.audio import AudioTrack, copy_stream, open_audio
+from maskjet.media.sinks.audio import AudioTrack, open_audio
 from maskjet.media.sinks.drawing_threads import DrawingThreads
 from maskjet.media.sinks.encoders import Encoding, share_cores
 from maskjet.media.sinks.nv12 import Weights, to_nv12, weights_of
 from maskjet.media.sinks.sink import Sink
 
 _FRAGMENTS = {
-    "movflags": "frag_keyframe+empty_moov+default_base_moof",
+    "movflags": "frag_keyframe+empty_moov+default_base_moof+hybrid_fragmented",  # in the end no fragments are left
     "frag_duration": "1000000",
     "flush_packets": "1",
 }
@@ -64,8 +63,7 @@ class AnnotatedVideo(Sink):
 
     Frames are drawn by half as many threads as encode, up to seven frames behind. x264 holds back one frame more than
     it has threads, VP9 24 frames. MP4 and QuickTime are fragmented while they are written, so that after a crash all
-    plays but the last second and these frames, 16 at most. `close` copies them to a file with its index first, which
-    takes as much disk space again. If that fails, the fragmented file takes the name; it plays as well.
+    plays but the last second and these frames, 16 at most. `close` ends them with an index of the whole file.
 
     Args:
         path: Path of the .mp4, .mkv, .mov or .webm file.
@@ -220,10 +218,7 @@ class AnnotatedVideo(Sink):
         with naming(self._path):
             try:
                 self._finish_container(self._temporary)
-                if self._format in ("matroska", "webm"):
-                    self._temporary.finish()
-                else:
-                    self._finish_in_order(self._temporary)
+                self._temporary.finish()
             except BaseException:
                 self._give_up()
                 raise
@@ -234,22 +229,6 @@ class AnnotatedVideo(Sink):
         self._encode(temporary, None)
         self._container.close()
         temporary.file.flush()
-
-    def _finish_in_order(self, temporary: TemporaryFile) -> None:
-        """Copy the packets to a file with its index first, which takes the name; if that fails, the fragments do."""
-        with ExitStack() as undo:
-            try:
-                whole = TemporaryFile(self._path)
-                undo.callback(whole.remove)
-                copied = _copy(temporary, whole, self._format)
-            except (OSError, av.error.FFmpegError):
-                temporary.finish()
-                return
-            if copied != self._packets:
-                raise OutputError(f"{temporary.shown!r} must hold {self._packets} frames, it holds {copied}.")
-            whole.finish()
-            undo.pop_all()
-        temporary.remove()
 
     def abandon(self) -> None:
         """Keep the partial file, playable, under its temporary name."""
@@ -272,31 +251,8 @@ def _tag(context: av.VideoCodecContext, wanted: PictureFormat) -> None:
     context.sample_aspect_ratio = wanted.pixel_aspect
 
 
-def _copy(temporary: TemporaryFile, whole: TemporaryFile, container_format: str) -> int:
-    """Copy a video's and its audio's packets to a file with its index first; returns the number of the video's."""
-    packets = 0
-    with (
-        av.open(str(temporary.path)) as fragments,
-        av.open(str(whole.path), "w", format=container_format, options={"movflags": "faststart"}) as container,
-    ):
-        streams = [copy_stream(container, stream) for stream in fragments.streams]
-        for packet in fragments.demux():
-            if packet.size:
-                packets += packet.stream.type == "video"
-                packet.stream = streams[packet.stream_index]
-                container.mux(packet)
-    return packets
-
-
 def _fit(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
     """Fit an image to a size: letterboxed, unless it is that large, or has up to one row and column more."""
     if 0 <= image.shape[0] - height <= 1 and 0 <= image.shape[1] - width <= 1:
         return image
-    scale = min(height / image.shape[0], width / image.shape[1])
-    inner_height, inner_width = (max(round(side * scale), 1) for side in image.shape[:2])
-    top, left = (height - inner_height) // 2, (width - inner_width) // 2
-    canvas = np.zeros((height, width, 3), dtype=np.uint8)
-    interpolation = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
-    resized = cv2.resize(image, (inner_width, inner_height), interpolation=interpolation)
-    canvas[top : top + inner_height, left : left + inner_width] = resized
-    return canvas
+    return np.array(ImageOps.pad(Image.fromarray(image), (width, height), Image.Resampling.BILINEAR))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from maskjet import limits
 from maskjet.errors import CheckpointError, InputError, translate_errors
 from maskjet.extras import require
-from maskjet.spec import ModelSpec, check_whole, shown
+from maskjet.spec import ModelSpec, shown
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -31,16 +31,6 @@ _LONGEST = 2**24  # characters of one value
 
 
 @dataclass(frozen=True)
-class Selecting:
-    """How a file chooses detections, if it does."""
-
-    thresholds: tuple[float | None, ...]
-    """Per class of the class head, the confidence that a detection must exceed, 0..1; None drops the class."""
-    rows: int
-    """Number of rows that the file gives for each image."""
-
-
-@dataclass(frozen=True)
 class Metadata:
     """The metadata of a file that `export` wrote."""
 
@@ -48,8 +38,6 @@ class Metadata:
     """Input, architecture and classes."""
     precision: Precision
     """Type of weights, activations and input: "fp32" or "fp16"."""
-    selecting: Selecting | None
-    """How the file chooses detections; None if it gives the network's outputs."""
 
     def as_properties(self) -> dict[str, str]:
         """The metadata as ONNX keeps it: JSON by key."""
@@ -61,7 +49,6 @@ class Metadata:
             "spec": spec,
             "resize": {**resize, **_FILTER},
             "precision": self.precision,
-            "selecting": None if self.selecting is None else vars(self.selecting),
         }
         return {_PREFIX + name: json.dumps(value, allow_nan=False) for name, value in values.items()}
 
@@ -80,7 +67,9 @@ class Metadata:
             raise InputError("metadata must have keys that begin with maskjet., got none: the file is not of export.")
         if type(version) is not int or version != VERSION:
             raise InputError(f"maskjet.version must be {VERSION}, got {shown(version)}: export the file again.")
-        known = {"version", *_OF_INPUT, "spec", "resize", "precision", "selecting"}
+        known = {"version", *_OF_INPUT, "spec", "resize", "precision"}
+        if stated.pop("selecting", None) is not None:  # of versions that also exported the choice of detections
+            raise InputError("it must be exported without postprocess, as maskjet chooses detections itself.")
         if differing := sorted(known ^ stated.keys()):
             problem = "missing" if differing[0] in known else "unknown"
             raise InputError(
@@ -102,7 +91,7 @@ class Metadata:
             )
         resizing = {name: resize[key] for key, name in _OF_RESIZE.items()}
         spec = ModelSpec.from_dict({**stated["spec"], **resizing, **{name: stated[name] for name in _OF_INPUT}})
-        return cls(spec, stated["precision"], _read_selecting(stated["selecting"], spec))
+        return cls(spec, stated["precision"])
 
 
 def read_metadata(path: str | os.PathLike[str]) -> Metadata:
@@ -160,27 +149,3 @@ def _parse(key: str, text: str) -> Any:
         raise InputError(f"{shown(key)[1:-1]} must have at most {_LONGEST:,} characters, got {len(text):,}.")
     with translate_errors(InputError, f"{shown(key)[1:-1]} must be JSON"):
         return json.loads(text)
-
-
-def _read_selecting(stated: Any, spec: ModelSpec) -> Selecting | None:
-    if stated is None:
-        return None
-    names = {each.name for each in fields(Selecting)}
-    if not isinstance(stated, dict) or stated.keys() != names:
-        raise InputError(f"maskjet.selecting must be null or have {', '.join(sorted(names))}, got {shown(stated)}.")
-    thresholds = stated["thresholds"]
-    if (
-        not isinstance(thresholds, list)
-        or len(thresholds) != spec.class_logits
-        or not all(map(_is_threshold, thresholds))
-    ):
-        raise InputError(
-            f"maskjet.selecting must have {spec.class_logits} thresholds, each null or 0..1, got {shown(thresholds)}."
-        )
-    pairs = min(spec.selected_pairs, spec.queries * spec.class_logits)
-    check_whole("rows of maskjet.selecting", stated["rows"], (1, pairs))
-    return Selecting(tuple(thresholds), stated["rows"])
-
-
-def _is_threshold(value: object) -> bool:
-    return value is None or (type(value) in (int, float) and 0 <= value <= 1)  # type: ignore[operator]

@@ -153,8 +153,6 @@ def _describe(path: Path, proto: ModelProto, files: Sequence[Path]) -> NetworkFi
     properties = properties_of(proto)
     is_ours = any(key.startswith("maskjet.") for key in properties)
     metadata = Metadata.from_properties(properties) if is_ours else None
-    if metadata is not None and metadata.selecting is not None:
-        raise InputError("it must be exported without postprocess, as maskjet chooses detections itself.")
     if len(inputs) != 1:
         raise InputError(f"inputs must be one, the images, got {shown([each.name for each in inputs])}.")
     images = _read_value(inputs[0])
