@@ -38,6 +38,7 @@ ROOMS = [
         "tiling",
         "report",
         "model",
+        "rasters",
     ],
     *["runtimes", "onnx", "rewrites", "bench", "parity", "jobs", "serve", "cli", "__main__", ""],
 ]

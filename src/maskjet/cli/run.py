@@ -29,7 +29,7 @@ from maskjet.cli.options import (
     with_label_options,
     with_tiling,
 )
-from maskjet.cli.runs import Run, run_in_turn, run_together
+from maskjet.cli.runs import Run, run_in_turn, run_raster, run_together
 from maskjet.cli.summary import SourceSummary
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, OutputError
@@ -81,6 +81,7 @@ class RunCommand(TyperCommand):
     *("max_detections", "nvtx"),
 )
 def run(
+    context: typer.Context,
     source: Annotated[
         list[str],
         typer.Argument(
@@ -98,8 +99,8 @@ def run(
             "Video (.mp4, .mkv, .mov, .webm), .jsonl, .csv, .json (a COCO data set), .segm.json or .bbox.json (COCO "
             "results), .txt (MOT tracks), a folder of images, or one in .yolo for labels; - for JSON lines on stdout; "
             ".events.jsonl, http(s)://HOST/PATH or mqtt(s)://HOST/TOPIC for events of --count. May be repeated. {} "
-            "becomes the source's name; with several sources all but .jsonl, .csv and events need it. Until a file is "
-            "whole it has .partial in its name.",
+            "becomes the source's name; with several sources all but .jsonl, .csv and events need it. A GeoTIFF of any "
+            "size gives .geojson or .parquet. Until a file is whole it has .partial in its name.",
             "--out",
             "-o",
         ),
@@ -229,6 +230,7 @@ def run(
     from maskjet.media.expansion import expand_sources
     from maskjet.media.sinks.outputs import kind_of
     from maskjet.media.source import check_opening
+    from maskjet.rasters import SUFFIXES
     from maskjet.tracking import parse_counters
 
     outs = out or []
@@ -236,6 +238,12 @@ def run(
         raise InputError(
             "--out must name at least one output, or --show be given, got neither: for example -o out.mp4."
         )
+    everywhere, by_class = parse_thresholds(threshold)
+    load = partial(load_model, model, weights, config, threshold=everywhere, classes=classes, class_names=class_names)
+    if any(out.lower().endswith(SUFFIXES) for out in outs):
+        summary = run_raster(context, load, source, outs, by_class or None, tiling)
+        summary.show(as_json=as_json, stdout_is_taken=False)
+        return
     counters = parse_counters(count or [])
     kinds = {kind_of(out): shown_name(out) for out in outs}
     if track not in (None, *_TRACKING):
@@ -248,7 +256,6 @@ def run(
     drawing, mask_pixels = style()
     check_drawn(drawing, outs, shows=show)
     selection = check_opening(every, start, limit, reconnect_for, video_stream=video_stream).selection
-    everywhere, by_class = parse_thresholds(threshold)
     is_live = any(map(_is_live, source))
     is_together = side_by_side or (len(source) > 1 and is_live)
     if track == "two-pass" and (is_live or is_together):
@@ -263,9 +270,7 @@ def run(
             "no_overwrite must not be given with skip_existing, which replaces outputs that are not whole."
         )
     job = Run(
-        load=partial(
-            load_model, model, weights, config, threshold=everywhere, classes=classes, class_names=class_names
-        ),
+        load=load,
         selecting={"every": every, "start": start, "limit": limit, "video_stream": video_stream},
         reconnect_for=reconnect_for,
         streaming={
