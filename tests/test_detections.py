@@ -177,12 +177,12 @@ def test_json_round_trip(tmp_path):
     for name in ("xyxy", "confidence", "class_id", "class_name", "rle", "image_size"):
         np.testing.assert_array_equal(getattr(again, name), getattr(found, name), name)
     assert json.loads(found.to_json()) == found.as_dict()
-    found.to_json(tmp_path / "new" / "a.json")
+    found.save(tmp_path / "new" / "a.json")
     found.save(str(tmp_path / "b.json"))
     for path in (tmp_path / "new" / "a.json", tmp_path / "b.json"):
         assert json.loads(path.read_text()) == found.as_dict()
     with pytest.raises(OutputError, match="path must be writable"):
-        found.to_json(tmp_path / "b.json" / "c.json")
+        found.save(tmp_path / "b.json" / "c.json")
     with pytest.raises(InputError, match=r"fields must be what Detections\.as_dict returns: 'has_masks'"):
         Detections.from_dict({"size": [4, 4], "detections": []})
     odd = Detections((4, 4), *_boxes(1), class_names={0: "car\0"})  # NumPy's text ends at trailing zeros

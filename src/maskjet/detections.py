@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -388,20 +388,11 @@ class Detections:
             entry["rle"] = coco_rle.to_json(rle)
         return {"size": list(self.image_size), "has_masks": self.rle is not None, "detections": found}
 
-    @overload
-    def to_json(self, path: None = None) -> str: ...
-    @overload
-    def to_json(self, path: str | os.PathLike[str]) -> None: ...
-
-    def to_json(self, path: str | os.PathLike[str] | None = None) -> str | None:
-        """Convert the result of `as_dict` to JSON, as text or as a file.
-
-        Args:
-            path: Path of a file, which takes its name when it is whole; None to return the text.
+    def to_json(self) -> str:
+        """Convert the result of `as_dict` to JSON; `save("found.json")` writes it to a file.
 
         Raises:
             InputError: A box or confidence is not finite: JSON has no such numbers.
-            OutputError: The file can't be written.
 
         Examples:
             >>> import json, maskjet
@@ -410,12 +401,7 @@ class Detections:
             >>> again.rle == found.rle
             True
         """
-        if path is None:
-            return json.dumps(self.as_dict(), allow_nan=False)
-        from maskjet.files import write_json
-
-        write_json(os.fspath(path), self.as_dict(), "path")
-        return None
+        return json.dumps(self.as_dict(), allow_nan=False)
 
     def remember(self, image: ImageReference) -> None:
         """Keep a reference to the image for `draw`; it is no field, and not compared, written or printed."""
@@ -509,11 +495,11 @@ class Detections:
             ['street.jpg']
         """
         from maskjet.drawing import showing
-        from maskjet.files import is_same_file
+        from maskjet.files import is_same_file, write_json
 
         suffix = Path(path).suffix.lower()
         if suffix == ".json":
-            self.to_json(path)
+            write_json(os.fspath(path), self.as_dict(), "path")
             return
         if suffix not in showing.SUFFIXES:
             raise InputError(f"path must end in {', '.join(showing.SUFFIXES)} or .json, got {os.fspath(path)!r}.")
