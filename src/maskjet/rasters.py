@@ -74,7 +74,7 @@ def detect_raster(
     if tile == "auto":
         raise InputError("tile must be a side in pixels or (height, width) for a raster, got 'auto'.")
     count, waiting = 0, list[tuple[Tile, Detections]]()
-    with open_raster(path) as raster, ExitStack() as stack:
+    with _open_raster(path) as raster, ExitStack() as stack:
         size_hw = raster.height, raster.width
         tiles = cut_tiles(size_hw, tile, overlap, (1, 1), full=False, most=2**18)
         writers: list[_Writer] = []
@@ -97,7 +97,7 @@ def detect_raster(
 
 
 @contextmanager
-def open_raster(path: str | os.PathLike[str]) -> Iterator[Any]:
+def _open_raster(path: str | os.PathLike[str]) -> Iterator[Any]:
     """Open a GeoTIFF as rasterio does, with GDAL's driver of that format alone; errors are those of `detect_raster`."""
     rasterio = require("rasterio", extra="geo", purpose="A raster")
     path, file = os.fspath(path), Path(os.path.realpath(path))  # absolute, so that it is no URL
