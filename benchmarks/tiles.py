@@ -11,7 +11,7 @@ tiles cut by hand. For scores, what the model finds in a slice is kept for all w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -83,7 +83,7 @@ class TilesReport(measured.MeasuredReport):
     def rows(self) -> list[tuple[str, ...]]:
         """The table: its header, then one row per way."""
         header = ("way", "AP", "small", "medium", "large", "boxes' AP", "small", "medium", "large")
-        rows = [(*header, "wall, ms", "CPU, ms", "merging, ms", "of")]
+        rows: list[tuple[str, ...]] = [(*header, "wall, ms", "CPU, ms", "merging, ms", "of")]
         for each in self.measurements:
             scores = (shown(kind[name], 3) for kind in (each.segm, each.bbox) for name in _SHOWN)
             times = (shown(each.wall_ms, 0), shown(each.cpu_ms, 0), shown(each.merging_ms, 2))
@@ -141,7 +141,9 @@ def _supervision(merging: str, metric: str, *, masks: Any = "compact", batch: in
 
     def detect(image: Image, find: Find) -> Callable[[], Detections]:
         def call(given: Any) -> Any:
-            kind = masks if isinstance(find, Model) else "compact"  # at the low threshold dense ones take 9 GB at 4K
+            kind: Any = (
+                masks if isinstance(find, Model) else "compact"
+            )  # at the low threshold dense ones take 9 GB at 4K
             found = [each.to_supervision(masks=kind) for each in find([given] if batch == 1 else given)]
             return found[0] if batch == 1 else found
 
@@ -165,10 +167,9 @@ def _sahi(merging: str, metric: str, *, batch: int = 1) -> Way:
     def detect(image: Image, find: Find) -> Callable[[], Detections]:
         sahi = load_module("sahi.predict", "sahi")
         model = _wrap_for_sahi(find)
-        sides = {"slice_height": _TILE, "slice_width": _TILE}
-        sides |= {f"overlap_{side}_ratio": _OVERLAP for side in ("height", "width")}
+        overlaps = {f"overlap_{side}_ratio": _OVERLAP for side in ("height", "width")}
         how = {"postprocess_type": merging, "postprocess_match_metric": metric, "batch_size": batch, "verbose": 0}
-        things = sahi.get_sliced_prediction(image, model, **sides, **how).object_prediction_list
+        things = sahi.get_sliced_prediction(image, model, _TILE, _TILE, **overlaps, **how).object_prediction_list
         return partial(_read_sahi, things, (image.shape[0], image.shape[1]))
 
     return detect
@@ -263,7 +264,7 @@ def run(
             ways = {name: way for name, way in ways.items() if not name.startswith(peer)}
     found: dict[str, list[Any]] = {name: [] for name in ways}
     truth: list[Any] = []
-    images = []
+    images: list[Image] = []
     with load("demo", device=device) as model, process.garbage_frozen():
         for number in range(scored):
             scene = traffic.sample(_FIRST_SEED + number, size_hw=size_hw)
@@ -278,7 +279,7 @@ def run(
                 _check(model, name, way, images[0])
         times = _time(model, ways, images)
         alone = _time_merging(model, ways, images[0])
-    costs = [TilesCost(name, *scores[name], *times[name], *alone.get(name, (None, None))) for name in ways]
+    costs = [TilesCost(name, *[*scores[name], *times[name], *alone[name]]) for name in ways]
     sizes: dict[str, Any] = {"size_hw": size_hw, "scored": scored, "frames": frames, "threshold": _LOWERED}
     report = TilesReport(machine=describe_machine(), measurements=costs, notes=notes, **sizes)
     report.write(path)
@@ -291,25 +292,25 @@ def _check(model: Model, name: str, way: Way, image: Image) -> None:
         raise MaskjetError(f"{name}: predict(tile=…) must equal merging tiles that are cut by hand; nothing was timed.")
 
 
-def _score(found: Mapping[str, Sequence[Detections]], truth: list[Any], size_hw: tuple[int, int]) -> dict[str, Any]:
+def _score(
+    found: Mapping[str, Sequence[Detections]], truth: list[Any], size_hw: tuple[int, int]
+) -> dict[str, list[Any]]:
     count, (height, width) = len(next(iter(found.values()))), size_hw
     listed = [{"id": number, "height": height, "width": width, "file_name": ""} for number in range(count)]
     data = {"images": listed, "categories": CATEGORIES, "annotations": truth}
-    category_ids = {each["id"] - 1: each["id"] for each in CATEGORIES}
-    results: dict[str, dict[str, Any]] = {}
+    category_ids = {number: number + 1 for number in range(len(CATEGORIES))}
+    results: dict[str, list[Any]] = {name: [] for name in found}
     for kind in ("segm", "bbox"):
-        entries = {
-            name: [
-                entry for number, each in enumerate(every) for entry in each.to_coco(number, category_ids, kind=kind)
-            ]
-            for name, every in found.items()
-        }
+        entries: dict[str, list[Any]] = {name: [] for name in found}
+        for name, every in found.items():
+            for number, each in enumerate(every):
+                entries[name] += each.to_coco(number, category_ids, kind=kind)
         for score in evaluate(data, entries, resamples=0).measurements:
-            results.setdefault(score.variant, {})[score.kind] = score.metrics
-    return {name: (each["segm"], each["bbox"]) for name, each in results.items()}
+            results[score.variant].append(score.metrics)
+    return results
 
 
-def _time(model: Model, ways: Mapping[str, Way], images: Sequence[Image]) -> dict[str, tuple[float, float]]:
+def _time(model: Model, ways: Mapping[str, Way], images: Sequence[Image]) -> dict[str, list[float]]:
     """Milliseconds of wall and CPU time of a frame; ways take turns, after one on the first frame to warm up."""
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for image in [images[0], *images]:
@@ -317,30 +318,34 @@ def _time(model: Model, ways: Mapping[str, Way], images: Sequence[Image]) -> dic
             begun = perf_counter(), process_time()
             way(image, model)
             times[name].append((1000 * (perf_counter() - begun[0]), 1000 * (process_time() - begun[1])))
-    return {
-        name: (round(median(wall for wall, _ in each[1:]), 1), round(median(cpu for _, cpu in each[1:]), 1))
-        for name, each in times.items()
-    }
+    return {name: np.median(each[1:], axis=0).round(1).tolist() for name, each in times.items()}
 
 
-def _time_merging(model: Model, ways: Mapping[str, Way], image: Image, runs: int = 3) -> dict[str, tuple[float, int]]:
+def _time_merging(model: Model, ways: Mapping[str, Way], image: Image, runs: int = 3) -> dict[str, tuple[Any, Any]]:
     """Milliseconds of CPU time to merge so many detections of a frame's tiles, and their number."""
     every = _Kept(model, 0.0)
     WAYS["maskjet, 640"](image, every)
     confidences = np.sort(np.concatenate([each.confidence for each in every.sequence]))
-    kept, found = _Kept(model, float(confidences[-_INSTANCES:][0])), {}
+    kept = _Kept(model, float(confidences[-_INSTANCES:][0]))
+    found: dict[str, tuple[Any, Any]] = {}
     for name, way in ways.items():
+        found[name] = None, None
+        if name == "no tiling" or name.endswith(("dense", "threads")):  # threads take them in any order
+            continue
         kept.sequence = []
         way(image, kept)
         times = []
-        for number in range(runs + 1):
-            ready = iter(kept.sequence)
+        for _ in range(runs + 1):
+            replayed = iter(kept.sequence)
             begun = process_time()
-            way(image, lambda images, ready=ready: [next(ready) for _ in images])
-            times += [1000 * (process_time() - begun)] if number else []
-        if name != "no tiling" and "dense" not in name:
-            found[name] = round(median(times), 3), sum(map(len, kept.sequence))
+            way(image, partial(_take, replayed))
+            times.append(1000 * (process_time() - begun))
+        found[name] = round(median(times[1:]), 3), sum(map(len, kept.sequence))
     return found
+
+
+def _take(found: Iterator[Detections], images: Sequence[Image]) -> list[Detections]:
+    return [next(found) for _ in images]
 
 
 def main(

@@ -21,6 +21,7 @@ def _small_tiles(monkeypatch):
     monkeypatch.setattr(tiles, "_TILE", 160)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("two_threads")
 def test_ways_are_scored_and_timed_without_a_peer_that_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sahi", None)
