@@ -1,0 +1,59 @@
+"""The benchmark of tiles, on small streets, with the peers that are installed."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks import tiles
+from maskjet import load, traffic
+from maskjet.errors import InputError, MaskjetError
+from maskjet.tiling.merging import merge
+
+OURS, NMS = "maskjet, 640", "supervision, NMS by IoU"
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch):
+    ways = {**tiles.WAYS, OURS: tiles._ours(160, full=True)}
+    monkeypatch.setattr(tiles, "WAYS", ways)
+    monkeypatch.setattr(tiles, "_TILE", 160)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("two_threads")
+def test_ways_are_scored_and_timed_without_a_peer_that_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sahi", None)
+    path, names = tmp_path / "tiles.json", ("no tiling", OURS, NMS, "sahi, NMS by IoU")
+    report = tiles.run(path, size="320x240", scored=1, frames=1, device="cpu", only=names)
+    assert [each.way for each in report.measurements] == list(names[:3])
+    assert report.notes[0].startswith("sahi left out: ")
+    for each in report.measurements:
+        assert each.segm["ap"] > 0.3
+        assert each.bbox["ap_small"] > 0.3
+        assert (each.instances is None) == (each.way == "no tiling")
+    assert len(report.rows()) == 4
+    assert json.loads(path.read_text())["size_hw"] == [240, 320]
+
+
+def test_batches_and_threads_of_a_peer_find_the_same():
+    pytest.importorskip("supervision")
+    image = traffic.sample(3, size_hw=(240, 320)).image
+    with load("demo", device="cpu") as model:
+        one, *others = (
+            tiles._supervision("non_max_merge", "IOS", **how)(image, model)()
+            for how in ({}, {"batch": 2}, {"threads": 2}, {"masks": "dense"})
+        )
+    assert len(one) > 3
+    for other in others:
+        np.testing.assert_array_equal(other.confidence, one.confidence)
+        assert other.rle == one.rle
+
+
+def test_nothing_is_timed_if_predict_and_merging_differ(monkeypatch):
+    monkeypatch.setattr(tiles, "merge", lambda *given: merge(*given)[1:])
+    with pytest.raises(MaskjetError, match="must equal merging tiles that are cut by hand; nothing was timed"):
+        tiles.run(size="320x240", scored=1, frames=1, device="cpu", only=(OURS,))
+    with pytest.raises(InputError, match="scored, less frames,"):
+        tiles.run(scored=1, frames=2)
