@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from maskjet.engine.pipeline import _AHEAD, _gather
+from maskjet.media.source import Frame
 
 _MOST = 4
 
@@ -20,10 +21,11 @@ def test_images_of_one_kind_are_gathered_from_a_bounded_number_of_images() -> No
 
     seen: list[int] = []
     sizes = []
-    for batch in _gather(lambda size_hw: size_hw, ((number, load(number)) for number in range(100)), _MOST):
-        seen += batch.items
+    frames = (Frame(number, None, load(number), "images", "") for number in range(100))
+    for batch in _gather(lambda size_hw: size_hw, frames, _MOST):
+        seen += [frame.index for frame in batch.items]
         sizes.append(len(batch.items))
-        assert len({heights[number] for number in batch.items}) == 1
+        assert len({heights[frame.index] for frame in batch.items}) == 1
         assert loaded - len(seen) < _AHEAD * _MOST
     assert sorted(seen) == list(range(100))
     assert max(sizes) <= _MOST

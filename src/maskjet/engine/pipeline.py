@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from maskjet.calls import Postprocessing
 from maskjet.detections import Detections
 from maskjet.engine.engine import Engine
 from maskjet.engine.reading import Readers
-from maskjet.engine.slot import Pixels, Slot, size_of
+from maskjet.engine.slot import Pixels, Slot
 from maskjet.errors import MaskjetError, UnsupportedError, device_error
 from maskjet.media.decoding import choose_decoding
 from maskjet.media.frames import Frame
@@ -168,21 +169,19 @@ def tensor_of(pixels: Image | torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy())
 
 
-def _batch_of(images: Mapping[int | Frame, Pixels], most: int) -> Batch:
-    """A batch of images by number or frame, whose size is a power of two or `most`."""
-    numbers = [each.index if isinstance(each, Frame) else each for each in images]
-    size = min(1 << (len(images) - 1).bit_length(), most)
-    return Batch(partial("images{}".format, numbers), numbers[0], list(images), list(images.values()), size)
+def _batch_of(frames: Sequence[Frame], most: int) -> Batch:
+    """A batch of images, whose size is a power of two or `most`."""
+    numbers = [frame.index for frame in frames]
+    size = min(1 << (len(frames) - 1).bit_length(), most)
+    return Batch(partial("images{}".format, numbers), numbers[0], frames, list(map(_pixels_of, frames)), size)
 
 
-def _gather(
-    kind_of: Callable[[tuple[int, int]], Hashable], images: Iterable[tuple[int | Frame, Pixels]], most: int
-) -> Generator[Batch]:
+def _gather(kind_of: Callable[[tuple[int, int]], Hashable], frames: Iterable[Frame], most: int) -> Generator[Batch]:
     """Batches of images, each of one kind and of at most `most`; a smaller one is padded to a power of two."""
-    waiting: dict[Hashable, dict[int | Frame, Pixels]] = {}  # images of each kind
-    for item, image in images:
-        kind = kind_of(size_of(image))
-        waiting.setdefault(kind, {})[item] = image
+    waiting: dict[Hashable, list[Frame]] = {}  # images of each kind
+    for frame in frames:
+        kind = kind_of(frame.size_hw)
+        waiting.setdefault(kind, []).append(frame)
         if len(waiting[kind]) == most:
             yield _batch_of(waiting.pop(kind), most)
         elif sum(map(len, waiting.values())) == _AHEAD * most:
@@ -270,17 +269,18 @@ def predict(
     """
     if not count:
         return []
-    images: Iterable[tuple[int | Frame, Pixels]] = ((number, load(number)) for number in range(count))
+    frames: Iterable[Frame] = (
+        Frame(number, None, load(number), "images", f"images[{number}]") for number in range(count)
+    )
     most = engine.steps.config.batch
     if cut is not None:
         most = most if engine.steps.device.type == "cuda" else 1  # see `_kinds`
-        whole = (Frame(number, None, load(number), "images", f"images[{number}]") for number in range(count))
-        images = ((piece, _pixels_of(piece)) for frame in whole for piece in cut(frame))
+        frames = chain.from_iterable(map(cut, frames))
 
     def open_feed() -> Feed:
-        batches = _gather(_kinds(engine), images, most)
+        batches = _gather(_kinds(engine), frames, most)
         return Feed(lambda **_: next(batches, None), batches.close, all_cores=all_cores)
 
     results = run(engine, open_feed, 1 if cut is None else 2, postprocessing, finish)
-    found = {item.index if isinstance(item, Frame) else item: each for item, each in results}
+    found = {frame.index: each for frame, each in results}
     return [found[number] for number in range(count)]

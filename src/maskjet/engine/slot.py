@@ -46,7 +46,7 @@ Pixels = torch.Tensor | Picture
 """A frame: uint8 [H, W, 3] RGB, or NV12."""
 
 
-def size_of(frame: Pixels) -> tuple[int, int]:
+def _size_of(frame: Pixels) -> tuple[int, int]:
     """(height, width) of a frame, in pixels."""
     return frame.size_hw if isinstance(frame, Picture) else (frame.shape[0], frame.shape[1])
 
@@ -114,7 +114,7 @@ class EagerSlot:
         steps, images = self._steps, self._images
         with self._is_working, on_device(steps.device):
             self._postprocess = _update(self._postprocess, steps, self.postprocessing)
-            sizes = [size_of(image) for image in images]
+            sizes = [_size_of(image) for image in images]
             input_hw, work = steps.input_hw(sizes[0]), self._work
             described = [steps.describe(size_hw) for size_hw in sizes]
             if work is None or (work.batch, work.input_hw) != (len(images), input_hw) or not work.fits(sizes):
@@ -289,7 +289,7 @@ class GraphSlot:
         if self._running is not None:
             self.drain()  # the last batch's result was never read
             self._running = None
-        steps, sizes = self._steps, [size_of(image) for image in images]
+        steps, sizes = self._steps, [_size_of(image) for image in images]
         kind = FrameKind(batch, steps.input_hw(sizes[0]), isinstance(images[0], Picture))
         memory = [_memory_of(image) for image in images]
         for device in {frame.device for frame in memory if frame.is_cuda}:
@@ -328,7 +328,7 @@ class GraphSlot:
 
     def _describe(self, image: Pixels, memory: torch.Tensor) -> tuple[bytes, Place, int, int]:
         """What `FrameTable.put` takes of a frame, and the bytes before its pixels or luma, and chroma, 0 for RGB."""
-        size_hw = size_of(image)
+        size_hw = _size_of(image)
         if isinstance(image, Picture):
             (rows, width), (top, left, _, _) = memory.shape, image.area
             row, across = memory.stride() if memory.is_cuda else (width, 1)
