@@ -128,11 +128,15 @@ def open_torch(path: Path, expected: str) -> dict[Any, Any]:
     with translate_errors(CheckpointError, f"weights must be a whole PyTorch file, {str(path)!r} is not"):
         with path.open("rb") as file:
             is_legacy = file.read(len(_LEGACY)) == _LEGACY
-        records = _check_legacy(path) if is_legacy else _check_archive(path, size, expected)
+        records = None
+        if is_legacy:
+            _check_legacy(path)
+        else:
+            records = _check_archive(path, size, expected)
         content = _unpickle(path, is_mapped=not is_legacy)
         if not isinstance(content, dict):
             raise CheckpointError(f"weights must hold a dictionary, {str(path)!r} holds {shown(content)}.")
-        if not is_legacy:
+        if records is not None:
             _check_storages(content, records)
         return content
 
@@ -173,13 +177,12 @@ def _check_archive(path: Path, size: int, expected: str) -> Counter[int]:
     return Counter(entry.file_size for entry in entries)
 
 
-def _check_legacy(path: Path) -> Counter[int]:
+def _check_legacy(path: Path) -> None:
     """Check the names in a file's pickles; PyTorch then reads no more bytes for a tensor than the file has."""
     with path.open("rb") as file:
         head = io.BytesIO(file.read(_MAX_PICKLE_BYTES))
     for _ in range(_LEGACY_PICKLES):
         _check_names(head, path)
-    return Counter()
 
 
 def _check_names(pickled: bytes | IO[bytes], path: Path) -> None:
