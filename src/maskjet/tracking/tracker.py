@@ -108,7 +108,7 @@ class Tracker:
         return Given(found.image_size, *fields, cut_strips(found))
 
 
-_GIVEN = (
+_FIELDS = (
     types.Array(numba.float32, 2, "A", True),
     types.Array(numba.float32, 1, "A", True),
     types.Array(numba.int32, 1, "A", True),
@@ -117,7 +117,7 @@ _GIVEN = (
 
 @compiled(
     types.Tuple((numba.float64[:, ::1], numba.float64[::1], numba.int64[::1]))(
-        *_GIVEN, types.UniTuple(numba.int64, 2), numba.int64[::1]
+        *_FIELDS, types.UniTuple(numba.int64, 2), numba.int64[::1]
     )
 )
 def _read_fields(
