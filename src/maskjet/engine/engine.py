@@ -62,7 +62,8 @@ class Engine:
     def note(self, **counts: int) -> None:
         """Count images, detections, dropped frames, and tracks and their time in microseconds, for the report."""
         with self._counting:
-            self.done.update(counts)
+            for name, count in counts.items():
+                self.done[name] += count
 
     def note_decoding(self, reason: str) -> None:
         """Count an image or video that the CPU decodes although the GPU was to do it, for the report."""

@@ -393,6 +393,8 @@ def _from_pil(image: Any, name: str, stated_hw: tuple[int, int] | None = None) -
 
 
 def _from_array(array: NDArray[Any], name: str) -> Image:
+    if array.dtype == np.uint8 and array.ndim == 3 and array.shape[-1] == 3 and 0 not in array.shape:
+        return _pack(array)
     got = f"{array.dtype} {list(array.shape)}"
     if array.ndim == 3 and array.shape[-1] not in (1, 3, 4) and array.shape[0] in (1, 3, 4):
         raise InputError(f"{name} must be [H, W, 3], got {got}, which looks like [C, H, W]: move the channels last.")
@@ -415,6 +417,10 @@ def _from_array(array: NDArray[Any], name: str) -> Image:
         raise InputError(f"{name} must be uint8 [H, W, 3] RGB of at least one pixel, got {got}.")
     if array.shape[-1] == 1:
         array = array.repeat(3, axis=-1)
-    rgb = array[..., :3]
-    is_packed = rgb.strides[-2:] == (rgb.shape[-1], 1) and rgb.strides[0] >= 0
+    return _pack(array[..., :3])
+
+
+def _pack(rgb: Image) -> Image:
+    """uint8 [H, W, 3] with each row's bytes side by side; rows may have gaps between them."""
+    is_packed = rgb.strides[-2:] == (3, 1) and rgb.strides[0] >= 0
     return rgb if is_packed else np.ascontiguousarray(rgb)
