@@ -31,6 +31,10 @@ _ahead = threading.local()
 MULTIPROCESSORS = 132
 """Multiprocessors of an H100 or H200, on which launch shapes were timed."""
 _HOPPERS_SHARED = 227 * 1024
+_CROWDING = range(1901, 4001)
+"""Rows with which layers and attention fill a GPU once or twice. Programs that begin early then crowd onto the
+multiprocessors that have room: rf-detr-large and seg-xlarge take 3 % longer, four images of seg-nano 4 %; with fewer and
+more rows it is up to 8 % faster to begin early (H200, benchmarks/network.md)."""
 _OLDEST = (7, 5)  # T4; Triton's own limit
 _OLDEST_WITH_BFLOAT16 = (8, 0)
 
@@ -214,7 +218,8 @@ def compiling_ahead(device: torch.device) -> Iterator[None]:
 class Launchers:
     """The launchers of a kernel, by warps and pipeline stages; launches never wait and can be captured in a CUDA graph.
 
-    Where the GPU allows it, a kernel begins before the previous one has ended (`has_dependent_launches`).
+    Where the GPU allows it, a kernel begins before the previous one has ended (`has_dependent_launches`), unless its
+    programs would crowd.
 
     Args:
         kernel: See `Launcher`. With its last constant, `WAITS`, it waits for the previous kernel itself. It must let
@@ -226,9 +231,9 @@ class Launchers:
         self._kernel, self._options = kernel, options
         self._launchers: dict[tuple[int, int, bool], Launcher] = {}
 
-    def of(self, device: torch.device, warps: int, stages: int) -> Callable[..., None]:
-        """A function that launches on a device's current stream, as `Launcher` does."""
-        waits = has_dependent_launches(device)
+    def of(self, device: torch.device, warps: int, stages: int, rows: int = 0) -> Callable[..., None]:
+        """A function that launches on a device's current stream, as `Launcher` does; `rows` are those of a product."""
+        waits = rows not in _CROWDING and has_dependent_launches(device)
         launcher = self.make(warps, stages, waits=waits)
 
         def launch(*args: Any, **constants: Any) -> None:

@@ -49,7 +49,7 @@ def attention(projections: torch.Tensor, out: torch.Tensor) -> None:
     blocks = choose_blocks(batch, length, heads, side)
     stages = fitting_stages(blocks.stages, 4 * blocks.keys * side, projections.device)
     rest = max(triton.next_power_of_2(length % blocks.keys), _FEWEST)
-    _LAUNCHERS.of(projections.device, blocks.warps, stages)(
+    _LAUNCHERS.of(projections.device, blocks.warps, stages, batch * length)(
         (triton.cdiv(length, blocks.queries), heads, batch),
         (projections.device, projections.dtype),
         projections,

@@ -64,7 +64,7 @@ def linear(
     residual_weight, residual_bias, residual_eps = residual_norm or (bias, bias, 0.0)
     norm_weight, norm_bias, norm_eps = norm or (bias, bias, 0.0)
     last_weight, last_bias, last_eps = last_norm or (bias, bias, 0.0)
-    _LAUNCHERS.of(x.device, tile.warps, tile.stages)(
+    _LAUNCHERS.of(x.device, tile.warps, tile.stages, len(out))(
         (triton.cdiv(count, tile.rows) * (outputs // tile.columns), tile.splits, 1),
         (x.device, x.dtype, out.dtype),
         x,
@@ -132,7 +132,7 @@ def _launch_bulk(
     half = [tile.rows, tile.columns // 2]
     tiles = triton.cdiv(len(out), tile.rows) * (outputs // tile.columns)
     programs = min(tile.programs * MULTIPROCESSORS, tiles)
-    _BULK_LAUNCHERS.of(x.device, tile.warps, tile.stages)(
+    _BULK_LAUNCHERS.of(x.device, tile.warps, tile.stages, len(out))(
         (programs, 1, 1),
         (x.device, x.dtype),
         TensorDescriptor.from_tensor(x, [tile.rows, tile.step]),
