@@ -481,6 +481,9 @@ def _load_all(
     """Each image as a tensor uint8 [H, W, 3]; files of several, or for the GPU's decoder, are loaded ahead."""
     names = ["image"] if is_alone else list(map("images[{}]".format, range(len(images))))
     is_ahead = [is_encoded(image) and (decoding.device != "cpu" or not is_alone) for image in images]
+    if not any(is_ahead):  # what follows takes a frame in memory as long as its conversion
+        yield from map(_to_tensor, images, names)
+        return
     reads = (partial(read_encoded, images[number], names[number]) for number, is_so in enumerate(is_ahead) if is_so)
     with closing(load_ahead(reads, decoding, on_fallback)) as ahead:
         for image, name, is_so in zip(images, names, is_ahead, strict=True):

@@ -17,6 +17,8 @@ NO_EDGES = tl.constexpr(-1)  # the mask's edges did not fit
 NO_BYTES = tl.constexpr(-2)  # its string did not fit
 NO_MASK = tl.constexpr(-3)  # its index is out of range
 
+SCANNED_ROWS, SCANNED_COLUMNS = tl.constexpr(128), tl.constexpr(4)  # logits at once, to find those that are inside
+
 
 @triton.jit
 def _first_slot(query_row_ptr, slot, SLOTS: tl.constexpr, HAS_BOXES: tl.constexpr):
@@ -70,17 +72,27 @@ def find_edges_kernel(
     if (program == 0) & (image == 0):
         tl.store(header_ptr + BYTES, 0)  # the other kernel's counters
         tl.store(header_ptr + ORDERED, 0)
-    blocks = tl.cdiv(tl.load(sizes_ptr + size_stride * image + 1), COLUMNS)
+    height, width = tl.load(sizes_ptr + size_stride * image), tl.load(sizes_ptr + size_stride * image + 1)
+    blocks = tl.cdiv(width, COLUMNS)
     tasks = blocks * tl.minimum(tl.load(count_ptr + image), slots)
     if program >= tasks:
         return
     before = _blocks_before(image, sizes_ptr, size_stride, COLUMNS, IMAGES)
-    given = (masks_ptr, query_ptr, sizes_ptr + size_stride * image, canvases_ptr + canvas_stride * image, boxes_ptr)
+    canvas_ptr = canvases_ptr + canvas_stride * image
+    canvas = (
+        (tl.load(canvas_ptr).to(tl.int32), tl.load(canvas_ptr + 2).to(tl.int32)),
+        (tl.load(canvas_ptr + 1), tl.load(canvas_ptr + 3)),
+        (tl.load(canvas_ptr + 4), tl.load(canvas_ptr + 5)),
+    )
+    first = image.to(tl.int64)
+    given = (masks_ptr + first * stride_image, query_ptr + first * slots, boxes_ptr + 4 * first * slots)
     made = (edges_ptr, segments_ptr + 2 * before * slots, header_ptr)
-    shape = (queries, mask_height, mask_width, slots, room)
-    strides = (stride_image, stride_query, stride_y, stride_x)
+    shape = (queries, mask_height, mask_width, room)
+    strides = (stride_query, stride_y, stride_x)
     for task in range(program, tasks, tl.num_programs(0)):
-        _find_in_block(given, made, shape, strides, image, task, blocks, ROWS, COLUMNS, SLOTS, HAS_BOXES)
+        _find_in_block(
+            given, made, shape, strides, (height, width), canvas, task, blocks, ROWS, COLUMNS, SLOTS, HAS_BOXES
+        )
 
 
 @triton.jit
@@ -100,7 +112,8 @@ def _find_in_block(
     made,
     shape,
     strides,
-    image,
+    size,
+    canvas,
     task,
     blocks,
     ROWS: tl.constexpr,
@@ -108,28 +121,26 @@ def _find_in_block(
     SLOTS: tl.constexpr,
     HAS_BOXES: tl.constexpr,
 ):
-    """Find the edges in a block of columns of a mask, unless an earlier slot has the same mask."""
-    masks_ptr, query_ptr, size_ptr, canvas_ptr, boxes_ptr = given
+    """Find the edges in a block of columns of a mask of an image, unless an earlier slot has the same mask."""
+    masks_ptr, query_ptr, boxes_ptr = given
     edges_ptr, segments_ptr, header_ptr = made
-    queries, mask_height, mask_width, slots, room = shape
-    stride_image, stride_query, stride_y, stride_x = strides
+    queries, mask_height, mask_width, room = shape
+    stride_query, stride_y, stride_x = strides
+    height, width = size
     slot, block = task // blocks, task % blocks
-    query = tl.load(query_ptr + image * slots + slot)
-    first_slot = _first_slot(query_ptr + image * slots, slot, SLOTS, HAS_BOXES)
-    if (query >= 0) & (query < queries) & (first_slot == slot):
+    query = tl.load(query_ptr + slot)
+    if (query >= 0) & (query < queries):
         segment_ptr = segments_ptr + 2 * task
-        height, width = tl.load(size_ptr), tl.load(size_ptr + 1)
-        mask_ptr = masks_ptr + image.to(tl.int64) * stride_image + query.to(tl.int64) * stride_query
-        mask = (mask_ptr, mask_height, mask_width, stride_y, stride_x)
+        mask = (masks_ptr + query.to(tl.int64) * stride_query, mask_height, mask_width, stride_y, stride_x)
         if HAS_BOXES:
-            box_ptr = boxes_ptr + 4 * (image.to(tl.int64) * slots + slot)
+            box_ptr = boxes_ptr + 4 * slot
             left, top = tl.load(box_ptr), tl.load(box_ptr + 1)
             left_fraction, top_fraction = 0.0, 0.0
             shown_width, shown_height = tl.load(box_ptr + 2), tl.load(box_ptr + 3)
         else:
-            left, top = tl.load(canvas_ptr).to(tl.int32), tl.load(canvas_ptr + 2).to(tl.int32)
-            left_fraction, top_fraction = tl.load(canvas_ptr + 1), tl.load(canvas_ptr + 3)
-            shown_width, shown_height = tl.load(canvas_ptr + 4), tl.load(canvas_ptr + 5)
+            left, top = canvas[0]
+            left_fraction, top_fraction = canvas[1]
+            shown_width, shown_height = canvas[2]
         has_pixels = (shown_width > 0) & (shown_height > 0)
         across_scale = scale_of(mask_width, tl.where(has_pixels, shown_width, 1))
         down_scale = scale_of(mask_height, tl.where(has_pixels, shown_height, 1))
@@ -140,37 +151,42 @@ def _find_in_block(
         columns_before = taps(place(tl.maximum(x - 1, 0), left, left_fraction), across_scale, mask_width)
         is_bottom_inside = _is_bottom_inside(mask, target, columns_before, (x > 0) & (x < width))
         has_bottom = tl.max(is_bottom_inside.to(tl.int32)) > 0
-        low, high = _find_rows(mask, columns, x < width, ROWS)
-        # Rows whose stretches can have edges, up to the one with the pixel after the last inside.
-        begin = tl.where(has_bottom, 0, tl.maximum(low - 1, 0))
-        # The first pixel of a column may lie far down its mask.
-        first_row = position(place(0, top, top_fraction), down_scale, mask_height).to(tl.int32)
-        last_row = tl.maximum(high, tl.where(has_bottom, first_row, 0))
-        end = tl.minimum(tl.maximum(last_row, 0) + 2 + down_scale.to(tl.int32), mask_height)
-        end = tl.where(has_pixels & ((high >= 0) | has_bottom), end, begin)
-        counts = tl.zeros([1, COLUMNS], tl.int32)
-        for start in range(begin, end, ROWS):
-            row = (start + tl.arange(0, ROWS))[:, None]
-            _, is_edge, has_crossing = _compare(mask, target, row, columns, (row < end) & (x < width), is_bottom_inside)
-            counts += tl.sum(is_edge + has_crossing, axis=0)[None, :]
-        total = tl.sum(counts)
+        low, high = _find_rows(mask, columns, x < width)
+        total = 0
+        # Most blocks have nothing inside, and only the others ask whether the mask is an earlier slot's.
+        if has_pixels & ((high >= 0) | has_bottom):
+            if _first_slot(query_ptr, slot, SLOTS, HAS_BOXES) == slot:
+                # Rows whose stretches can have edges, up to the one with the pixel after the last inside.
+                begin = tl.where(has_bottom, 0, tl.maximum(low - 1, 0))
+                # The first pixel of a column may lie far down its mask.
+                first_row = position(place(0, top, top_fraction), down_scale, mask_height).to(tl.int32)
+                last_row = tl.maximum(high, tl.where(has_bottom, first_row, 0))
+                end = tl.minimum(tl.maximum(last_row, 0) + 2 + down_scale.to(tl.int32), mask_height)
+                counts = tl.zeros([1, COLUMNS], tl.int32)
+                for start in range(begin, end, ROWS):
+                    row = (start + tl.arange(0, ROWS))[:, None]
+                    is_read = (row < end) & (x < width)
+                    _, is_edge, has_crossing = _compare(mask, target, row, columns, is_read, is_bottom_inside)
+                    counts += tl.sum(is_edge + has_crossing, axis=0)[None, :]
+                total = tl.sum(counts)
+                if total > 0:
+                    begins = tl.atomic_add(header_ptr + FOUND, total, sem="relaxed")
+                    fits = _fits(begins, total, room)
+                    tl.store(segment_ptr, tl.where(fits, begins, -1))
+                    edge_ptr = edges_ptr + begins + tl.cumsum(counts, axis=1) - counts
+                    for start in range(begin, tl.where(fits, end, begin), ROWS):
+                        row = (start + tl.arange(0, ROWS))[:, None]
+                        is_read = (row < end) & (x < width)
+                        stretch, is_edge, has_crossing = _compare(
+                            mask, target, row, columns, is_read, is_bottom_inside
+                        )
+                        edges = is_edge + has_crossing
+                        place_ptr = edge_ptr + tl.cumsum(edges, axis=0) - edges
+                        crossing = _find_crossing(stretch, row, target, mask_height)
+                        tl.store(place_ptr, x * height + stretch[0], mask=is_edge != 0)
+                        tl.store(place_ptr + is_edge, x * height + crossing, mask=has_crossing != 0)
+                        edge_ptr += tl.sum(edges, axis=0)[None, :]
         tl.store(segment_ptr + 1, total)
-        if total > 0:
-            begins = tl.atomic_add(header_ptr + FOUND, total, sem="relaxed")
-            fits = _fits(begins, total, room)
-            tl.store(segment_ptr, tl.where(fits, begins, -1))
-            edge_ptr = edges_ptr + begins + tl.cumsum(counts, axis=1) - counts
-            for start in range(begin, tl.where(fits, end, begin), ROWS):
-                row = (start + tl.arange(0, ROWS))[:, None]
-                stretch, is_edge, has_crossing = _compare(
-                    mask, target, row, columns, (row < end) & (x < width), is_bottom_inside
-                )
-                edges = is_edge + has_crossing
-                place_ptr = edge_ptr + tl.cumsum(edges, axis=0) - edges
-                crossing = _find_crossing(stretch, row, target, mask_height)
-                tl.store(place_ptr, x * height + stretch[0], mask=is_edge != 0)
-                tl.store(place_ptr + is_edge, x * height + crossing, mask=has_crossing != 0)
-                edge_ptr += tl.sum(edges, axis=0)[None, :]
 
 
 @triton.jit
@@ -188,20 +204,22 @@ def _is_bottom_inside(mask, target, columns, is_read):
 
 
 @triton.jit
-def _find_rows(mask, columns, is_read, ROWS: tl.constexpr):
-    """The first and last row with a positive logit, in the columns of logits that are blended."""
-    mask_ptr, mask_height, _, stride_y, stride_x = mask
+def _find_rows(mask, columns, is_read):
+    """The first and last row with a positive logit, in the columns of logits that are blended, or between them."""
+    mask_ptr, mask_height, mask_width, stride_y, stride_x = mask
     before, after, _ = columns
+    first = tl.min(tl.where(is_read, before, mask_width))
+    last = tl.max(tl.where(is_read, after, -1))
     low = mask_height
     high = -1
-    for start in range(0, mask_height, ROWS):
-        row = (start + tl.arange(0, ROWS))[:, None]
-        is_logit = (row < mask_height) & is_read
-        first = tl.load(mask_ptr + (row * stride_y + before * stride_x), mask=is_logit, other=0)
-        second = tl.load(mask_ptr + (row * stride_y + after * stride_x), mask=is_logit, other=0)
-        is_positive = (first > 0) | (second > 0)
-        low = tl.minimum(low, tl.min(tl.where(is_positive, row, mask_height)))
-        high = tl.maximum(high, tl.max(tl.where(is_positive, row, -1)))
+    for left in range(first, last + 1, SCANNED_COLUMNS):
+        column = (left + tl.arange(0, SCANNED_COLUMNS))[None, :]
+        for start in range(0, mask_height, SCANNED_ROWS):
+            row = (start + tl.arange(0, SCANNED_ROWS))[:, None]
+            is_logit = (row < mask_height) & (column <= last)
+            is_positive = tl.load(mask_ptr + (row * stride_y + column * stride_x), mask=is_logit, other=0) > 0
+            low = tl.minimum(low, tl.min(tl.where(is_positive, row, mask_height)))
+            high = tl.maximum(high, tl.max(tl.where(is_positive, row, -1)))
     return low, high
 
 

@@ -46,7 +46,8 @@ _COLUMNS = 16  # columns of the image at once
 # Programs of find_edges, which share an image's blocks: 33 masks of 640 × 480 are 1,320 blocks, of 1080p 3,960.
 _PROGRAMS, _LEAST_PROGRAMS = 4096, 1024  # of all images together, and per image
 _IMAGES = 64  # images whose blocks are counted at once
-_ROWS = 16  # rows of logits at once
+_ROWS, _ROWS_OF_MANY = 16, 8  # rows of logits at once
+_MANY = 4  # images from which on throughput counts more than the longest block's time
 _BLOCKS = 64  # blocks of columns at once
 _TILE = 1024  # counts at once
 _EDGES = 8192  # room per mask on average; at 1080p a ragged blob 560 pixels wide has 1,500, noise 74,000
@@ -57,7 +58,7 @@ _BYTES_AT_ONCE = 2**18  # bytes of strings per image that the first copy to the 
 _MOST_PIXELS = 2**28  # per image: a string of seven bytes per pixel can be counted in 32 bits
 _MOST_PROGRAMS = 65535  # CUDA's limit along the second and third axis of a grid
 _COUNTERS, _FIELDS, _NO_MASK = (int(constant.value) for constant in (COUNTERS, FIELDS, NO_MASK))
-_find_edges = Launcher(find_edges_kernel, num_warps=4)
+_find_edges, _find_edges_of_many = (Launcher(find_edges_kernel, num_warps=warps) for warps in (4, 2))
 _write_strings = Launcher(write_strings_kernel, num_warps=16)
 
 
@@ -184,9 +185,9 @@ def launch(mask_logits: torch.Tensor, queries: MaskQueries, sizes: SizeTable, bu
     this batch, K masks and at least as many blocks, and are overwritten.
     """
     batch, masks = buffers.shape
-    slots, has_boxes = triton.next_power_of_2(masks), queries.boxes is not None
+    slots, has_boxes, is_many = triton.next_power_of_2(masks), queries.boxes is not None, batch >= _MANY
     with on_device(mask_logits.device):
-        _find_edges(
+        (_find_edges_of_many if is_many else _find_edges)(
             (min(max(_PROGRAMS // batch, _LEAST_PROGRAMS), max(len(buffers.segments), 1)), batch, 1),
             (mask_logits.device, mask_logits.dtype),
             mask_logits,
@@ -204,7 +205,7 @@ def launch(mask_logits: torch.Tensor, queries: MaskQueries, sizes: SizeTable, bu
             sizes.on_device.stride(0),
             sizes.canvases_on_device.stride(0),
             *mask_logits.stride(),
-            ROWS=_ROWS,
+            ROWS=_ROWS_OF_MANY if is_many else _ROWS,
             COLUMNS=_COLUMNS,
             SLOTS=slots,
             IMAGES=_IMAGES,
