@@ -35,13 +35,13 @@ def test_a_limit_holds_up_to_its_value():
 def test_precision_is_judged_for_boxes_and_masks():
     truth = STREETS.truth()
     one, two = dump(), dump("two", [FAULTS["dropped"]])
-    precision = coco.evaluate(truth, {"one": one.to_annotations(truth), "two": two.to_annotations(truth)}, resamples=0)
+    precision = coco.evaluate(truth, {"one": one.to_annotations(truth), "two": two.to_annotations(truth)})
     verdicts = judge(check(one, two), precision, Limits(max_dap=0.5))
     nothing = "of which both have none,"  # boxes at places where the streets have nothing
     assert [verdict.quantity for verdict in verdicts] == [f"difference in {kind} mAP, {nothing}" for kind in coco.KINDS]
     assert not any(verdict.is_kept for verdict in verdicts)
     one, two = truthful("one"), truthful("two")
-    precision = coco.evaluate(truth, {"one": one.to_annotations(truth), "two": two.to_annotations(truth)}, resamples=0)
+    precision = coco.evaluate(truth, {"one": one.to_annotations(truth), "two": two.to_annotations(truth)})
     verdicts = judge(check(one, two), precision, Limits(max_dap=0))
     assert [verdict.quantity for verdict in verdicts] == ["difference in bbox mAP", "difference in segm mAP"]
     assert all(verdict.is_kept for verdict in verdicts)
