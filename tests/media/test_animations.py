@@ -1,8 +1,5 @@
-"""Animated GIF and PNG as videos, and AVIF as images."""
+"""Animated GIFs as videos, and AVIF as images."""
 
-import gc
-import struct
-import zlib
 from pathlib import Path
 
 import cv2
@@ -37,10 +34,10 @@ def write_animation(path, images, **options):
     return Path(path)
 
 
-@pytest.mark.parametrize("name", ["a.gif", "a.png", "a.apng"])
+@pytest.mark.parametrize("name", ["a.gif", "a.apng"])
 def test_an_animation_is_a_video(name):
     path = write_animation(name, flat(), loop=0, **({"format": "PNG"} if "png" in name else {}))
-    assert is_animated(path)
+    assert is_animated(path) == (name == "a.gif")  # other suffixes than images' are tried as videos anyway
     source, frames = read(path)
     assert source.kind == "video"
     assert [frame.index for frame in frames] == list(range(5))
@@ -52,22 +49,9 @@ def test_an_animation_is_a_video(name):
     assert annotate(path, "out.mp4") == len(images("out.mp4")) == 5
 
 
-@pytest.mark.parametrize("size", [3_000, 200_000])
-def test_an_animation_may_be_stated_late(size):
-    path = write_animation("a.png", flat())
-    profile = b"iCCPp\0\0" + zlib.compress(np.random.default_rng(0).bytes(size))
-    chunk = struct.pack(">I", len(profile) - 4) + profile + struct.pack(">I", zlib.crc32(profile))
-    data = path.read_bytes()
-    path.write_bytes(data[:33] + chunk + data[33:])
-    source, frames = read(path)
-    assert (source.kind, len(frames)) == ("video", 5)
-    np.testing.assert_array_equal(frames[4].image, flat()[4])
-    gc.collect()  # nothing is freed twice
-
-
-@pytest.mark.parametrize("name", ["a.gif", "a.png"])
-def test_a_still_image_is_none(name):
-    PILImage.fromarray(flat()[0]).save(name)
+@pytest.mark.parametrize(("name", "count"), [("a.gif", 1), ("a.png", 1), ("a.png", 5)])
+def test_a_still_image_and_an_animated_png_are_none(name, count):
+    write_animation(name, flat()[:count])
     assert not is_animated(Path(name))
     source, (frame,) = read(name)
     assert source.kind == "image"
@@ -83,11 +67,10 @@ def test_in_lists_an_animation_is_an_image_and_in_expanded_folders_a_gif_is_a_vi
         assert [[path.name for path in one.files] for one in expand_sources(given)] == [["still.gif"], ["a.gif"]]
 
 
-@pytest.mark.parametrize("name", ["a.gif", "a.png"])
-def test_any_beginning_of_an_animation_and_any_byte_is_answered(name):
-    data = write_animation(name, flat(2, (8, 8))).read_bytes()
+def test_any_beginning_of_an_animation_and_any_byte_is_answered():
+    data = write_animation("a.gif", flat(2, (8, 8))).read_bytes()
     random = np.random.default_rng(0)
-    path = Path(f"cut_{name}")
+    path = Path("cut.gif")
     for length in [*range(0, len(data), 3), *[len(data)] * 100]:
         changed = bytearray(data[:length])
         if length == len(data):

@@ -59,7 +59,7 @@ def open_source(
     Frames keep the index and time they have in the whole source, whichever of them are given.
 
     Args:
-        source: The path of an image or a video (an animated GIF or PNG is one); a folder, whose images are read in
+        source: The path of an image or a video (an animated GIF is one); a folder, whose images are read in
             natural order (2 before 10) and whose videos and hidden files are ignored; a glob, whose files are joined; a
             camera, by number or device file; an RTSP or HTTP URL; an image as an array, PIL image, tensor or a file's
             content as `bytes`; an iterable of these; an `UnopenedSource` of `maskjet.media.expansion.expand_sources`,
