@@ -327,7 +327,7 @@ def compare_ways(model: str, weights: Path | None, ways: Mapping[str, Way], stre
         ]
         for name, images in found.items()
     }
-    precision = coco.evaluate(truth, results, resamples=0).measurements
+    precision = coco.evaluate(truth, results).measurements
     expected_name, actual_name = ways
     return Likeness(
         model=model,

@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 from benchmarks.command import SizeOption, start
 from benchmarks.study_parts import CONFIDENCES, DEMO, PARTS, SIZE_HW, SIZES, StudyPart
 from maskjet.cli.options import parse_size, print_result, progress
-from maskjet.cli.parity import ResamplesOption
 from maskjet.errors import InputError, SourceError, UnsupportedError
 from maskjet.files import write_json
 from maskjet.machine import Machine, describe_machine
-from maskjet.parity import RESAMPLES, check, coco
+from maskjet.parity import check, coco
 from maskjet.parity.dump import Dump, write_dump
 from maskjet.parity.dump_file import as_json
 from maskjet.parity.images import Images, Traffic
@@ -131,7 +130,6 @@ def compare(
     *,
     images: int | None = None,
     size_hw: tuple[int, int] = SIZE_HW,
-    resamples: int = RESAMPLES,
     notes: Sequence[str] = (),
     on_progress: Callable[[], object] = lambda: None,
 ) -> StudyReport:
@@ -141,7 +139,6 @@ def compare(
         folder: The folder that `dump` wrote to.
         images: Images per part, as given to `dump`.
         size_hw: (height, width) of the streets, as given to `dump`.
-        resamples: Bootstrap resamples per interval.
         notes: Notes to add to the report.
         on_progress: Called after each image of each pair, and while average precision is measured.
 
@@ -156,7 +153,7 @@ def compare(
         dumps = {v.name: _load(path, v, streets) for v in part.variants if (path := _path(folder, part, v)).exists()}
         if dumps:
             runs[part.name] = {name: found.run for name, found in dumps.items()}
-            reports.append(_compare(part, dumps, streets, resamples, on_progress))
+            reports.append(_compare(part, dumps, streets, on_progress))
     report = StudyReport(describe_machine(), reports, runs, notes)
     write_json(folder / "study.json", report.as_dict(), "folder")
     return report
@@ -244,7 +241,7 @@ def _dump_part(
 
 
 def _compare(
-    part: StudyPart, dumps: Mapping[str, Dump], streets: Traffic, resamples: int, on_progress: Callable[[], object]
+    part: StudyPart, dumps: Mapping[str, Dump], streets: Traffic, on_progress: Callable[[], object]
 ) -> PartReport:
     answers = []
     for question in part.questions:
@@ -255,7 +252,7 @@ def _compare(
     if part.has_truth:
         truth = streets.truth()
         results = {name: dump.to_annotations(truth) for name, dump in dumps.items()}
-        precision = coco.evaluate(truth, results, resamples=resamples, on_progress=on_progress)
+        precision = coco.evaluate(truth, results, on_progress=on_progress)
     return PartReport(part.name, part.what, streets.length, answers, precision)
 
 
@@ -265,7 +262,6 @@ def main(
     variant: Annotated[list[str] | None, typer.Option(help="A variant's name; may be repeated.")] = None,
     count: Annotated[int | None, typer.Option(help="Images per part; if not given, demo 5000, nano 1000.")] = None,
     size: SizeOption = "640x360",
-    resamples: ResamplesOption = RESAMPLES,
     stage: Annotated[
         Literal["all", "dump", "compare"], typer.Option(help="Dump here and compare elsewhere, or both here.")
     ] = "all",
@@ -281,7 +277,7 @@ def main(
         print_result("\n".join([*notes, f"wrote the dumps to {out}"]))
         return
     with progress("comparing", None) as advance:
-        found = compare(out, images=count, size_hw=size_hw, resamples=resamples, notes=notes, on_progress=advance)
+        found = compare(out, images=count, size_hw=size_hw, notes=notes, on_progress=advance)
     print_result(found, to_stdout=True)
 
 

@@ -305,7 +305,7 @@ def _score(
         for name, every in found.items():
             for number, each in enumerate(every):
                 entries[name] += each.to_coco(number, category_ids, kind=kind)
-        for score in evaluate(data, entries, resamples=0).measurements:
+        for score in evaluate(data, entries).measurements:
             results[score.variant].append(score.metrics)
     return results
 

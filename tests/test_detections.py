@@ -8,7 +8,7 @@ import sys
 import threading
 import typing
 from dataclasses import FrozenInstanceError, asdict, replace
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -20,7 +20,7 @@ from pycocotools import mask as pycoco_mask
 from maskjet import coco_rle
 from maskjet.detections import Detections, DrawOptions, assemble
 from maskjet.drawing import DrawStyle, draw
-from maskjet.errors import InputError, MissingDependencyError, OutputError, SourceError, UnsupportedError
+from maskjet.errors import InputError, MissingDependencyError, OutputError, SourceError
 from maskjet.media.images import ImageReference, read_image
 from tests.threads import run_at_once
 
@@ -342,9 +342,9 @@ class TestPictures:
 
     def test_without_an_image_one_is_asked_for(self, tmp_path):
         found = some_detections(2)
-        for method in (found.draw, lambda: found.save(tmp_path / "a.png"), found.show):
+        for method in (found.draw, lambda: found.save(tmp_path / "a.png")):
             with pytest.raises(
-                InputError, match=r"image must be given, .* not held any more: draw\(image\), save\(path"
+                InputError, match=r"image must be given, .* not held any more: draw\(image\) or save\(path"
             ):
                 method()
         assert list(tmp_path.iterdir()) == []
@@ -382,47 +382,10 @@ class TestPictures:
             wide.save(tmp_path / "a.jpg", picture(size=(1, 70_000)))
         assert list(tmp_path.iterdir()) == []
 
-    @pytest.mark.parametrize("is_shown", [True, False])
-    def test_show_opens_a_window(self, is_shown, monkeypatch):
-        from PIL import ImageShow
-
-        windows = []
-        monkeypatch.setenv("DISPLAY", ":0")
-        monkeypatch.setattr(
-            ImageShow, "show", lambda image, title: windows.append((np.asarray(image), title)) or is_shown
-        )
+    def test_notebooks_get_a_png(self):
         found = some_detections(2)
-        if is_shown:
-            found.show(picture())
-        else:
-            with pytest.raises(UnsupportedError, match=r"show\(\) needs a program that shows pictures"):
-                found.show(picture())
-        ((shown, title),) = windows
-        np.testing.assert_array_equal(shown, found.draw(picture()))
-        assert title == repr(found)
-
-    def test_where_nothing_can_be_shown_it_is_said(self, monkeypatch):
-        for name in ("DISPLAY", "WAYLAND_DISPLAY"):
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.setattr(sys, "platform", "linux")
-        with pytest.raises(
-            UnsupportedError, match=r"^show\(\) needs a display or a notebook, and there is none here: save\("
-        ):
-            some_detections(2).show(picture())
-
-    def test_notebooks_get_a_png(self, monkeypatch):
-        shown = []
-        display = ModuleType("IPython.display")
-        display.display, display.Image = shown.append, lambda data: data
-        library = ModuleType("IPython")
-        library.display, library.get_ipython = display, lambda: SimpleNamespace(kernel=1)
-        monkeypatch.setitem(sys.modules, "IPython", library)
-        monkeypatch.setitem(sys.modules, "IPython.display", display)
-        found = some_detections(2)
-        found.show(picture())
-        for png, image in ((shown[0], picture()), (found._repr_png_(), picture(128))):
-            pixels = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
-            np.testing.assert_array_equal(pixels, found.draw(image))
+        pixels = cv2.imdecode(np.frombuffer(found._repr_png_(), np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+        np.testing.assert_array_equal(pixels, found.draw(picture(128)))
 
 
 class TestOrigins:

@@ -38,7 +38,7 @@ _GREY = 128  # of the canvas where there is no image
 
 
 class DrawOptions(TypedDict, total=False):
-    """Options of `Detections.draw`, `save` and `show`: the fields of `maskjet.drawing.DrawStyle`."""
+    """Options of `Detections.draw` and `save`: the fields of `maskjet.drawing.DrawStyle`."""
 
     boxes: bool
     labels: bool
@@ -441,7 +441,7 @@ class Detections:
         if pixels is None:
             raise InputError(
                 "image must be given, as the one that these detections were found on is not held any more: "
-                "draw(image), save(path, image) or show(image)."
+                "draw(image) or save(path, image)."
             )
         if pixels.shape[:2] != tuple(self.image_size):
             (height, width), (wanted_height, wanted_width) = pixels.shape[:2], self.image_size
@@ -508,21 +508,6 @@ class Detections:
         if any(source is not None and is_same_file(path, source) for source in (given, path_of_image)):
             raise InputError(f"path must not be the image's own, {os.fspath(path)!r} would be overwritten.")
         showing.write(path, self.draw(image, **style))
-
-    def show(self, image: ImageLike | None = None, **style: Unpack[DrawOptions]) -> None:
-        """Show the image with the detections drawn in: in a notebook's output, else in a window.
-
-        Args:
-            image: The image; see `draw`.
-            **style: Options of `draw`.
-
-        Raises:
-            InputError: As in `draw`.
-            UnsupportedError: There is neither a notebook nor a display.
-        """
-        from maskjet.drawing import showing
-
-        showing.show(self.draw(image, **style), title=repr(self))
 
     def _repr_png_(self) -> bytes:
         """A PNG for notebooks; on a grey canvas where the image is not held any more."""

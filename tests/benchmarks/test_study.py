@@ -22,7 +22,7 @@ SIZE = (96, 160)
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("study")
     notes = study.dump(path, only=["demo"], variants=VARIANTS, images=3, size_hw=SIZE)
-    study.compare(path, images=3, size_hw=SIZE, resamples=5, notes=notes)
+    study.compare(path, images=3, size_hw=SIZE, notes=notes)
     return path
 
 
@@ -59,7 +59,7 @@ def test_what_is_there_is_not_made_again(folder, monkeypatch):
 def test_what_is_not_there_is_not_compared(folder, tmp_path):
     shutil.copytree(folder / "demo", tmp_path / "demo")
     (tmp_path / "demo" / "fp32.npz").unlink()
-    report = study.compare(tmp_path, images=3, size_hw=SIZE, resamples=0)
+    report = study.compare(tmp_path, images=3, size_hw=SIZE)
     assert str(report).count("preprocess: cv2 itself") >= 2
     pairs = [(r.expected["name"], r.actual["name"]) for part in report.parts for a in part.answers for r in a.reports]
     assert pairs == [("preprocess: reference", "preprocess: cv2 itself")]

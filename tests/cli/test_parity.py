@@ -64,7 +64,7 @@ def test_a_difference_is_no_error_in_check(parity, refused):
 def test_gate(parity, refused):
     for name in ("true", "again"):
         truthful(name).save(f"{name}.npz")
-    limits = "--max-unmatched 0.05 --max-dconf 0.001 --resamples 0"
+    limits = "--max-unmatched 0.05 --max-dconf 0.001"
     code, out, err = parity(f"gate true.npz again.npz {limits} --max-dap 0.01 --report page.html")
     assert (code, out.count("kept: "), "BROKEN" in out) == (0, 4, False)
     assert Path("page.html").read_text().startswith("<!doctype html>")
@@ -78,7 +78,7 @@ def test_gate(parity, refused):
 
 def test_coco_takes_dumps_and_other_programs_results(parity, refused):
     Path("theirs.json").write_text(json.dumps(dump().to_annotations(STREETS.truth())))
-    code, out, _ = parity("coco one.npz less.npz theirs.json --resamples 2 --out r.json")
+    code, out, _ = parity("coco one.npz less.npz theirs.json --out r.json")
     assert code == 0
     rows = json.loads(Path("r.json").read_text())["measurements"]
     assert [row["variant"] for row in rows[:3]] == ["one", "less", "theirs"]
@@ -150,7 +150,7 @@ def test_skipped_images_are_told(parity):
 def test_numbers_that_differ_from_the_truth_are_told(parity):
     content = {"annotations": dump().to_annotations(STREETS.truth()), "categories": [{"id": 1, "name": "truck"}]}
     Path("theirs.json").write_text(json.dumps(content))
-    code, out, err = parity("coco one.npz theirs.json --resamples 2 --out r.json")
+    code, out, err = parity("coco one.npz theirs.json --out r.json")
     notes = "".join(json.loads(Path("r.json").read_text())["notes"])
     for text in (out, err, notes):
         assert "results['theirs'] has other categories than the truth: 1 is 'truck', in the truth 'car'." in text

@@ -7,7 +7,7 @@ import pytest
 from maskjet.errors import InputError
 from maskjet.parity import coco
 from maskjet.parity.check import check
-from maskjet.parity.gate import Limits, Verdict, judge
+from maskjet.parity.gate import Limits, Verdict, check_comparable, judge
 from tests.parity.dumps import FAULTS, STREETS, detections, dump, truthful
 
 LIMIT = {"dropped": "max_unmatched", "added": "max_unmatched", "class swapped": "max_unmatched"}
@@ -35,13 +35,13 @@ def test_a_limit_holds_up_to_its_value():
 def test_precision_is_judged_for_boxes_and_masks():
     truth = STREETS.truth()
     one, two = dump(), dump("two", [FAULTS["dropped"]])
-    precision = coco.evaluate(truth, {"one": one.to_annotations(truth), "two": two.to_annotations(truth)}, resamples=0)
+    precision = coco.evaluate(truth, {"one": one.to_annotations(truth), "two": two.to_annotations(truth)})
     verdicts = judge(check(one, two), precision, Limits(max_dap=0.5))
     nothing = "of which both have none,"  # boxes at places where the streets have nothing
     assert [verdict.quantity for verdict in verdicts] == [f"difference in {kind} mAP, {nothing}" for kind in coco.KINDS]
     assert not any(verdict.is_kept for verdict in verdicts)
     one, two = truthful("one"), truthful("two")
-    precision = coco.evaluate(truth, {"one": one.to_annotations(truth), "two": two.to_annotations(truth)}, resamples=0)
+    precision = coco.evaluate(truth, {"one": one.to_annotations(truth), "two": two.to_annotations(truth)})
     verdicts = judge(check(one, two), precision, Limits(max_dap=0))
     assert [verdict.quantity for verdict in verdicts] == ["difference in bbox mAP", "difference in segm mAP"]
     assert all(verdict.is_kept for verdict in verdicts)
@@ -59,9 +59,8 @@ def test_what_is_wrong_is_named():
 
 def test_nothing_compared_is_never_kept():
     nothing = [detections(())] * 4
-    report = check(dump(found=nothing), dump("two", nothing))
     with pytest.raises(InputError, match="must have detections to compare, 'one' and 'two' have none on 4 images"):
-        judge(report, None, Limits(max_unmatched=0))
+        check_comparable(dump(found=nothing), dump("two", nothing))
     report = check(dump(), dump("two", nothing))
     (verdict,) = judge(report, None, Limits(max_dconf=1))  # none is paired
     assert not verdict.is_kept

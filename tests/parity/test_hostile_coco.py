@@ -43,7 +43,7 @@ def use(folder, truth, results):
     len(data_set._listed)
     dump().to_annotations(data_set.truth())
     compare_names(data_set.truth(), "a", read.categories)
-    report = coco.evaluate(data_set.truth(), {"a": read.entries, "b": []}, resamples=1)
+    report = coco.evaluate(data_set.truth(), {"a": read.entries, "b": []})
     str(report).encode()
     json.dumps(report.as_dict())
 
@@ -130,13 +130,13 @@ def edited(truth, name, /, **fields):
 )
 def test_a_truth_that_would_mislead_compiled_code(truth, results, name, fields, message):
     with pytest.raises(InputError, match=message):
-        coco.evaluate(edited(truth, name, **fields), {"a": results}, resamples=0)
+        coco.evaluate(edited(truth, name, **fields), {"a": results})
 
 
 def test_images_larger_than_the_limit(truth, results, monkeypatch):
     monkeypatch.setattr(limits, "mask_pixels", 96 * 160 - 1)
     with pytest.raises(InputError, match="image 0 of the truth has 15,360 pixels, the limit is 15,359"):
-        coco.evaluate(truth, {"a": results}, resamples=0)
+        coco.evaluate(truth, {"a": results})
 
 
 def test_a_dump_and_a_truth_that_do_not_meet(truth):

@@ -99,15 +99,12 @@ def test_precision_is_in_words(write):
     truth = STREETS.truth()
     one, two = truthful("one"), truthful("two")
     less = replace(two, found=[found[:-1] for found in two.found])
-    precision = coco.evaluate(truth, {each.name: each.to_annotations(truth) for each in (one, less)}, resamples=8)
+    precision = coco.evaluate(truth, {each.name: each.to_annotations(truth) for each in (one, less)})
     said = write(one, less, precision, max_dap=0.5).words
     assert "difference in accuracy of boxes (mAP)" in said
     assert "difference in accuracy of masks (mAP)" in said
-    assert re.search(r"Boxes Average precision \(mAP\) [\d.]+ [\d.]+ −0\.\d{4} likely range of the difference", said)
-    assert re.search(r"−0\.\d{4} to (0|−0\.\d{4}): (may be|hardly) chance", said)
+    assert re.search(r"Boxes Average precision \(mAP\) [\d.]+ [\d.]+ −0\.\d{4} at an overlap", said)
     assert "of small things" in said
-    same = coco.evaluate(truth, {each.name: each.to_annotations(truth) for each in (one, two)}, resamples=8)
-    assert "likely range of the difference (95 %) none" in write(one, two, same, max_dap=0).words
 
 
 def test_nothing_is_fetched_and_no_script_runs(write):

@@ -26,7 +26,7 @@ from maskjet.cli.options import (
 )
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
-from maskjet.parity import FIRST_SEED, RESAMPLES, THRESHOLD
+from maskjet.parity import FIRST_SEED, THRESHOLD
 from maskjet.printing import printable
 
 if TYPE_CHECKING:
@@ -71,7 +71,6 @@ CocoDirOption = Annotated[
 _AgainOption = Annotated[str | None, option("SOURCE", "The dumps' images, for pictures; drawn streets need none.")]
 CountOption = Annotated[int, option("N", "Number of drawn streets.")]
 SeedOption = Annotated[int, option("N", "Seed of the first drawn street.")]
-ResamplesOption = Annotated[int, option("N", "Bootstrap resamples for the intervals; 0 leaves them out.")]
 _ExpectedArgument = Annotated[Path, typer.Argument(metavar="EXPECTED", help="A file that parity dump wrote.")]
 
 
@@ -163,13 +162,11 @@ def parity_coco(
     *,
     coco_dir: CocoDirOption = None,
     baseline: Annotated[str | None, option("NAME", "The variant to compare with; the first if not given.")] = None,
-    resamples: ResamplesOption = RESAMPLES,
     out: ReportOption = None,
 ) -> None:
     """Compare the accuracy (COCO mAP) of variants.
 
-    Average precision for all IoUs, 0.5 and 0.75, and for small, medium and large things; the differences, with
-    bootstrap intervals.
+    Average precision for all IoUs, 0.5 and 0.75, and for small, medium and large things; the differences.
     """
     from maskjet.parity.coco_files import compare_names, read_results_file
     from maskjet.parity.dump import Dump
@@ -191,7 +188,7 @@ def parity_coco(
             read = read_results_file(path)
             found[name] = read.entries
             notes += compare_names(truth, name, read.categories)
-    report = _evaluate(truth, found, baseline, resamples)
+    report = _evaluate(truth, found, baseline)
     report = replace(report, notes=[*report.notes, *notes])
     report.write(out)
     print_result(report, to_stdout=True)
@@ -210,7 +207,6 @@ def parity_gate(
     max_dap: Annotated[float | None, option("NUMBER", "Largest difference in mAP, 0 to 1.")] = None,
     images: _AgainOption = None,
     coco_dir: CocoDirOption = None,
-    resamples: ResamplesOption = RESAMPLES,
     report: Annotated[Path | None, option("PATH", "An HTML page with tables and pictures.")] = None,
 ) -> None:
     """Fail with exit code 1 if two dumps differ too much, for CI."""
@@ -230,7 +226,7 @@ def parity_gate(
         results = {dump.name: dump.to_annotations(truth) for dump in dumps}
         if len(results) < 2:
             raise InputError(f"the dumps must have different names, both are {dumps[0].name!r}; see dump --name.")
-        precision = _evaluate(truth, results, dumps[0].name, resamples)
+        precision = _evaluate(truth, results, dumps[0].name)
     verdicts = gate.judge(found, precision, limits)
     if report is not None:
         write_page(report, found, verdicts, dumps, precision, shown)
@@ -297,8 +293,8 @@ def _warn(notes: Sequence[str]) -> None:
         print_result(f"note: {note}")
 
 
-def _evaluate(truth: Any, results: dict[str, Any], baseline: str | None, resamples: int) -> PrecisionReport:
+def _evaluate(truth: Any, results: dict[str, Any], baseline: str | None) -> PrecisionReport:
     from maskjet.parity import coco
 
     with progress("measuring", None) as advance:
-        return coco.evaluate(truth, results, baseline=baseline, resamples=resamples, on_progress=advance)
+        return coco.evaluate(truth, results, baseline=baseline, on_progress=advance)

@@ -1,22 +1,20 @@
-"""Pictures of detections: encoded to be written or shown, in a notebook or a window."""
+"""Pictures of detections, encoded to be written or shown."""
 
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.errors import OutputError, UnsupportedError, translate_errors
+from maskjet.errors import OutputError, translate_errors
 from maskjet.files import replacing
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 """Suffixes of the pictures that `write` writes."""
 _JPEG_QUALITY = 92
-_ADVICE = 'save("found.jpg") writes the picture.'
 
 
 def encode(pixels: NDArray[np.uint8], suffix: str, quality: int | None = None, *, name: str = "path") -> bytes:
@@ -50,28 +48,3 @@ def write(path: str | os.PathLike[str], pixels: NDArray[np.uint8]) -> None:
     data = encode(pixels, Path(path).suffix.lower())
     with replacing(os.fspath(path), "path") as temporary:
         temporary.write(data)
-
-
-def show(pixels: NDArray[np.uint8], title: str) -> None:
-    """Show uint8 [H, W, 3] RGB in the output of a notebook, or else in a window.
-
-    Raises:
-        UnsupportedError: There is neither a notebook nor a display, or no program that shows pictures.
-    """
-    if _is_notebook():
-        from IPython import display
-
-        display.display(display.Image(data=encode(pixels, ".png")))
-        return
-    if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        raise UnsupportedError(f"show() needs a display or a notebook, and there is none here: {_ADVICE}")
-    from PIL import Image, ImageShow
-
-    if not ImageShow.show(Image.fromarray(pixels), title=title):
-        raise UnsupportedError(f"show() needs a program that shows pictures, and there is none here: {_ADVICE}")
-
-
-def _is_notebook() -> bool:
-    """Whether this runs in a notebook's kernel, which shows pictures."""
-    library = sys.modules.get("IPython")
-    return library is not None and hasattr(library.get_ipython(), "kernel")

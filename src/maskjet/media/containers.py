@@ -20,7 +20,6 @@ from av.stream import Disposition
 from maskjet import limits
 from maskjet.errors import SourceError, explain, first_line, translate_errors
 from maskjet.files import is_file_url
-from maskjet.media.animations import is_animated_png
 
 if TYPE_CHECKING:
     from maskjet.media.fenced_urls import Resolve
@@ -163,7 +162,7 @@ def open_container(
             options |= own
         container: av.container.InputContainer = av.open(
             location,
-            format="v4l2" if is_device else "apng" if not is_stream(name) and is_animated_png(Path(name)) else None,
+            format="v4l2" if is_device else None,
             options=options,
             hwaccel=hwaccel,
             timeout=(_OPEN_TIMEOUT_S, READ_TIMEOUT_S),

@@ -2,8 +2,6 @@
 
 FIRST_SEED = 20_000_000
 """Default seed of the first generated street; the demo model was trained on streets of other seeds."""
-RESAMPLES = 200
-"""Default number of bootstrap resamples per interval."""
 LOWEST = 0.001
 """Confidence threshold of an evaluation, as usual for COCO."""
 THRESHOLD = 0.05

@@ -1,13 +1,7 @@
-"""COCO mAP of variants side by side, with confidence intervals of their differences.
-
-hotcoco matches and scores. The intervals come from a paired bootstrap: images are drawn with replacement, the same ones
-for every variant, and scored as a data set of their own. hotcoco's own bootstrap counts an image once however often it
-was drawn, which makes the intervals a quarter too narrow.
-"""
+"""COCO mAP of variants side by side; hotcoco matches and scores."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +13,6 @@ from maskjet import measured
 from maskjet.errors import InputError
 from maskjet.extras import require
 from maskjet.machine import describe_machine
-from maskjet.parity import RESAMPLES
 from maskjet.parity.coco_files import Entry, check_masks, check_results, check_truth, copy_results, copy_truth
 from maskjet.tables import shown
 
@@ -31,8 +24,6 @@ METRICS = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")
 pixels, of 32² to 96², and larger."""
 RECALLS = ("ar1", "ar10", "ar", "ar_small", "ar_medium", "ar_large")
 """COCO's average recalls: with at most 1, 10 and 100 detections per image and class, then by size with 100."""
-_QUANTILES = (0.025, 0.975)
-_MOST_RESAMPLES = 100_000  # the draws of 5,000 images then take 4 GB
 
 
 @dataclass(frozen=True)
@@ -47,10 +38,6 @@ class Precision:
     """Values of `METRICS` and `RECALLS`, 0..1, means over classes; None where the truth has nothing of that size."""
     deltas: Mapping[str, float | None]
     """Difference to the baseline (this variant minus the baseline) by metric."""
-    delta_low: float | None
-    """Lower end of the AP difference's 95 % interval; None for the baseline, and without resamples."""
-    delta_high: float | None
-    """Upper end of the AP difference's 95 % interval; None for the baseline, and without resamples."""
 
     @property
     def ap(self) -> float | None:
@@ -61,11 +48,6 @@ class Precision:
     def delta(self) -> float | None:
         """AP minus the baseline's."""
         return self.deltas["ap"]
-
-    @property
-    def is_noise(self) -> bool | None:
-        """Whether the AP difference's interval contains 0; None without an interval."""
-        return None if self.delta_low is None or self.delta_high is None else self.delta_low <= 0 <= self.delta_high
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,27 +60,15 @@ class PrecisionReport(measured.MeasuredReport):
     """The variant that the others are compared with."""
     images: int
     """Number of images in the truth."""
-    resamples: int
-    """Bootstrap resamples per interval."""
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table: its header, then one row per measurement."""
-        deltas = ("ΔAP", "95 % interval", "Δ50", "Δ75", "ΔS", "ΔM", "ΔL")
+        deltas = ("ΔAP", "Δ50", "Δ75", "ΔS", "ΔM", "ΔL")
         rows: list[tuple[str, ...]] = [("variant", "kind", "AP", "50", "75", "S", "M", "L", *deltas)]
         for m in self.measurements:
             scores = (shown(m.metrics[metric], 4) for metric in METRICS)
-            delta, *others = (_signed(m.deltas[metric]) for metric in METRICS)
-            rows.append((m.variant, m.kind, *scores, delta, self._interval(m), *others))
+            rows.append((m.variant, m.kind, *scores, *(_signed(m.deltas[metric]) for metric in METRICS)))
         return rows
-
-    def _interval(self, m: Precision) -> str:
-        if m.variant == self.baseline:
-            return "baseline"
-        if m.is_noise is None:
-            return "-"
-        if m.delta_low == m.delta_high == 0:
-            return "the same"
-        return f"{_signed(m.delta_low)}..{_signed(m.delta_high)}{', noise' if m.is_noise else ''}"
 
 
 def _signed(value: float | None) -> str:
@@ -110,32 +80,24 @@ def evaluate(
     results: Mapping[str, Sequence[Entry]],
     *,
     baseline: str | None = None,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
     on_progress: Callable[[], object] = lambda: None,
 ) -> PrecisionReport:
     """Score variants against the truth, and each against the baseline.
 
     Equal to pycocotools' COCOeval, bit for bit. In mask AP a detection's size is its mask's area, as with COCO's own
-    results files, which have no boxes beside masks. Intervals are those of a paired bootstrap: each resample is a row
-    of `numpy.random.default_rng(seed).integers(0, images, (resamples, images))`, positions in the order of the images'
-    ids, the same for every variant. Neither truth nor results are changed.
+    results files, which have no boxes beside masks. Neither truth nor results are changed.
 
     Args:
         truth: A COCO data set: images, categories, annotations.
         results: COCO results by variant: image_id, category_id, score, and bbox (x, y, width, height), segmentation, a
             compressed RLE, or both. A kind is scored only if truth and all variants have it.
         baseline: A key of results; None takes the first.
-        resamples: Bootstrap resamples per interval; 0 leaves the intervals out.
-        seed: Seed of the resamples.
-        on_progress: Called for each kind after each variant and, with several variants, each resample.
+        on_progress: Called for each kind after each variant.
 
     Raises:
         InputError: An argument is invalid, or a result is of an image or category that the truth lacks.
         MissingDependencyError: hotcoco is not installed.
     """
-    if not 0 <= resamples <= _MOST_RESAMPLES:
-        raise InputError(f"resamples must be 0 to {_MOST_RESAMPLES:,}, got {resamples}.")
     kinds, notes = check_kinds(truth, results)
     if baseline is None:
         baseline = next(iter(results))
@@ -143,23 +105,19 @@ def evaluate(
         raise InputError(f"baseline must be one of {list(results)}, got {baseline!r}.")
     if "segm" in kinds:
         check_masks(truth, results)
-    images = len(truth["images"])
-    draws = np.random.default_rng(seed).integers(0, images, (resamples * (len(results) > 1), images))
     measurements = []
     for kind in kinds:
-        scores, samples = {}, {}
+        scores = {}
         for variant, entries in results.items():
             scores[variant] = Scores.of(truth, entries, kind).metrics()
             on_progress()
-            samples[variant] = _resample(truth, entries, kind, draws, on_progress)
-        measurements += [_compare(name, kind, baseline, scores, samples) for name in results]
+        measurements += [_compare(name, kind, baseline, scores) for name in results]
     return PrecisionReport(
         machine=describe_machine(),
         measurements=measurements,
         notes=notes,
         baseline=baseline,
-        images=images,
-        resamples=resamples,
+        images=len(truth["images"]),
     )
 
 
@@ -214,64 +172,11 @@ class Scores:
         return matrix
 
 
-class _Resampler:
-    """AP of a variant on images drawn with replacement; those of each copy of an image are matched once."""
-
-    def __init__(self, truth: Entry, entries: Sequence[Entry], kind: str) -> None:
-        self._library, self._copied = load_library(), copy_truth(truth)
-        self._placed = _by_image(self._copied["annotations"]), _by_image(copy_results(truth, entries, kind))
-        self._params = self._library.Params(kind)
-        self._params.area_rng, self._params.area_rng_lbl = [[0, 1e10]], ["all"]
-        self._params.max_dets = [100]
-        self._matched: dict[tuple[int, int], Any] = {}
-
-    def score(self, draw: NDArray[np.int64]) -> float | None:
-        """AP on drawn images, given by position; None where the truth has nothing on them."""
-        drawn = zip(*(found.tolist() for found in np.unique(draw, return_counts=True)), strict=True)
-        parts = [self._match(position, copy) for position, times in drawn for copy in range(times)]
-        evaluator = self._library.StreamingEval.merge(parts).finalize()
-        evaluator.accumulate()
-        return None if evaluator.eval is None else _mean(evaluator.eval["precision"])
-
-    def _match(self, position: int, copy: int) -> Any:
-        """The evaluator of one image, as the copy of it with this number."""
-        if (position, copy) not in self._matched:
-            image = self._copied["images"][position]
-            number = 1 + position * len(self._copied["images"]) + copy
-            truth, found = (
-                [{**entry, "image_id": number} for entry in placed.get(image["id"], ())] for placed in self._placed
-            )
-            made = self._library.StreamingEval(self._copied["categories"], self._params.iou_type, params=self._params)
-            made.update([{**image, "id": number}], truth, found)
-            self._matched[position, copy] = made
-        return self._matched[position, copy]
-
-
-def _resample(
-    truth: Entry, entries: Sequence[Entry], kind: str, draws: NDArray[np.int64], on_progress: Callable[[], object]
-) -> NDArray[np.float64]:
-    """AP of each row of draws [draws, images]: float64 [draws], NaN where the truth has nothing on those images."""
-    found = []
-    if len(draws):
-        resampler = _Resampler(truth, entries, kind)
-        for draw in draws:
-            found.append(resampler.score(draw))
-            on_progress()
-    return np.array(found, dtype=np.float64)
-
-
 def to_rle(segmentation: Any, size_hw: tuple[int, int]) -> dict[str, Any]:
     """The compressed RLE of an annotation's segmentation, checked already: polygons, or an RLE of any form."""
     index = load_library().COCO({"images": [{"id": 1, "height": size_hw[0], "width": size_hw[1]}]})
     rle: dict[str, Any] = index.annToRLE({"id": 1, "image_id": 1, "category_id": 1, "segmentation": segmentation})
     return rle
-
-
-def _by_image(entries: Sequence[Entry]) -> Mapping[int, list[Entry]]:
-    placed: dict[int, list[Entry]] = defaultdict(list)
-    for entry in entries:
-        placed[entry["image_id"]].append(entry)
-    return placed
 
 
 def _mean(values: NDArray[np.float64]) -> float | None:
@@ -280,23 +185,12 @@ def _mean(values: NDArray[np.float64]) -> float | None:
     return float(np.mean(scored)) if scored.size else None
 
 
-def _compare(
-    variant: str,
-    kind: str,
-    baseline: str,
-    scores: Mapping[str, Mapping[str, float | None]],
-    samples: Mapping[str, NDArray[np.float64]],
-) -> Precision:
+def _compare(variant: str, kind: str, baseline: str, scores: Mapping[str, Mapping[str, float | None]]) -> Precision:
     deltas = {
         metric: None if score is None or (other := scores[baseline][metric]) is None else score - other
         for metric, score in scores[variant].items()
     }
-    low, high = None, None
-    drawn = samples[variant] - samples[baseline]
-    drawn = drawn[~np.isnan(drawn)]
-    if variant != baseline and len(drawn):
-        low, high = (float(bound) for bound in np.quantile(drawn, _QUANTILES))
-    return Precision(variant, kind, scores[variant], deltas, low, high)
+    return Precision(variant, kind, scores[variant], deltas)
 
 
 def check_kinds(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> tuple[list[str], list[str]]:

@@ -257,7 +257,7 @@ def _tabulate(measurements: Sequence[Agreement]) -> list[Section]:
 
 
 def _tabulate_precision(report: PrecisionReport, dumps: tuple[Dump, Dump]) -> list[Section]:
-    """The scores of both variants, their difference, and the difference's interval."""
+    """The scores of both variants, and their difference."""
     sections = []
     for kind, title in _KINDS.items():
         of_kind = {m.variant: m for m in report.measurements if m.kind == kind}
@@ -268,11 +268,6 @@ def _tabulate_precision(report: PrecisionReport, dumps: tuple[Dump, Dump]) -> li
         for metric, name in _METRICS.items():
             scores = [shown(m.metrics[metric], 4).replace("-", "–") for m in (one, other)]
             rows.append(Row(name, [*scores, _signed(other.deltas[metric])]))
-        if other.delta_low is not None and other.delta_high is not None:
-            chance = "may be chance" if other.is_noise else "hardly chance"
-            interval = f"{_signed(other.delta_low)} to {_signed(other.delta_high)}: {chance}"
-            is_same = other.delta_low == other.delta_high == 0
-            rows.insert(1, Row("likely range of the difference (95 %)", ["", "", "none" if is_same else interval]))
         sections.append(Section(title, rows))
     return sections
 

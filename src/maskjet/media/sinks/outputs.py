@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from maskjet.drawing import DrawStyle, Style
 from maskjet.drawing.style import refuse_transparency
@@ -77,60 +78,6 @@ class Content:
 
 
 @dataclass(frozen=True)
-class SinkOpener:
-    """Opens sinks, none of which writes a picture or label of another."""
-
-    content: Content
-    """Choices of the outputs' content."""
-    files: Collection[FileId] = ()
-    """Source files that pictures must not overwrite."""
-    taken: set[Path] = field(default_factory=set)
-    """Paths of the pictures and labels so far."""
-
-    def open_each(self, pairs: Iterable[tuple[str, AnySource | None]]) -> list[Sink]:
-        """Open checked paths, all or none, each with its source; only an open one gives a video colours and audio."""
-        pairs = list(pairs)
-        threads = share_cores(sum(kind_of(out) == "video" for out, _ in pairs))
-        with ExitStack() as undo:
-            sinks: list[Sink] = []
-            for out, source in pairs:
-                sinks.append(self._open(out, source, threads))
-                if kind_of(out) not in _DRAWN:
-                    sinks[-1].mask_pixels = self.content.mask_pixels
-                undo.callback(sinks[-1].abandon)
-            undo.pop_all()
-        return sinks
-
-    def _open(self, out: str, source: AnySource | None, threads: int) -> Sink:
-        kind, style = kind_of(out), self.content.style
-        root = None if source is None else source.root
-        if kind == "images":
-            return AnnotatedImages(out, taken=self.taken, sources=self.files, root=root, style=style)
-        if kind in ("labels", "crops"):
-            make = _FOLDERS.get(Path(out).suffix.lower(), crops.Crops)
-            return make(out, self.content.label_options, taken=self.taken, sources=self.files, root=root)
-        if kind == "video":
-            opened = source if isinstance(source, Source) else None
-            encoding, with_audio = self.content.encoding, self.content.with_audio
-            return AnnotatedVideo(
-                out, source=opened, with_audio=with_audio, style=style, encoding=encoding, threads=threads
-            )
-        if kind == "tracks":
-            return MotText(out)
-        if kind == "events":
-            return events.EventDelivery(out) if events.is_url(out) else events.EventLines(out)
-        if kind == "table":
-            return CsvTable(out)
-        if out == "-":
-            return StdoutLines()
-        if kind == "lines":
-            return JsonLines(out)
-        if out.lower().endswith(annotation_tools.LABEL_STUDIO):
-            return LabelStudioTasks(out)
-        return CocoJson(out, self.content.label_options)
-
-
-@dataclass(frozen=True)
 class Outputs:
     """Checked output paths, ready to be opened, which raises OutputError if one can't be written."""
 
@@ -153,22 +100,69 @@ class Outputs:
 
     def open(self) -> SinksBySource:
         """Open a sink for every path, for sources that are open and read side by side."""
-        sinks = iter(self._opener().open_each(self.pairs()))
+        sinks = iter(self._open_each(self.pairs(), set()))
         shared = [next(sinks) for _ in self.shared]
         return SinksBySource(shared, [[next(sinks) for _ in own] for own in self.owned])
 
     def open_in_turn(self) -> SinksInTurn:
         """Open the shared sinks, for sources that are read one after another; `begin` opens those of a source."""
-        opener = self._opener()
-        shared = opener.open_each((out, self.sources[0]) for out in self.shared)
+        taken: set[Path] = set()
+        shared = self._open_each(((out, self.sources[0]) for out in self.shared), taken)
 
         def open_own(position: int, source: Source) -> list[Sink]:
-            return opener.open_each((out, source) for out in self.owned[position])
+            return self._open_each(((out, source) for out in self.owned[position]), taken)
 
         return SinksInTurn(shared, open_own)
 
-    def _opener(self) -> SinkOpener:
-        return SinkOpener(self.content, set(_identities(self.sources)))
+    @cached_property
+    def _files(self) -> set[FileId]:
+        """The sources' files, which nothing overwrites."""
+        return set(_identities(self.sources))
+
+    def _open_each(self, pairs: Iterable[tuple[str, AnySource]], taken: set[Path]) -> list[Sink]:
+        """Open paths, all or none, each with its source; only an open one gives a video colours and audio.
+
+        `taken` are the paths of the pictures and labels so far, none of which is taken again.
+        """
+        pairs = list(pairs)
+        threads = share_cores(sum(kind_of(out) == "video" for out, _ in pairs))
+        with ExitStack() as undo:
+            sinks: list[Sink] = []
+            for out, source in pairs:
+                sinks.append(self._open_one(out, source, threads, taken))
+                if kind_of(out) not in _DRAWN:
+                    sinks[-1].mask_pixels = self.content.mask_pixels
+                undo.callback(sinks[-1].abandon)
+            undo.pop_all()
+        return sinks
+
+    def _open_one(self, out: str, source: AnySource, threads: int, taken: set[Path]) -> Sink:
+        kind, style = kind_of(out), self.content.style
+        own: dict[str, Any] = {"taken": taken, "sources": self._files, "root": source.root}
+        if kind == "images":
+            return AnnotatedImages(out, style=style, **own)
+        if kind in ("labels", "crops"):
+            make = _FOLDERS.get(Path(out).suffix.lower(), crops.Crops)
+            return make(out, self.content.label_options, **own)
+        if kind == "video":
+            opened = source if isinstance(source, Source) else None
+            encoding, with_audio = self.content.encoding, self.content.with_audio
+            return AnnotatedVideo(
+                out, source=opened, with_audio=with_audio, style=style, encoding=encoding, threads=threads
+            )
+        if kind == "tracks":
+            return MotText(out)
+        if kind == "events":
+            return events.EventDelivery(out) if events.is_url(out) else events.EventLines(out)
+        if kind == "table":
+            return CsvTable(out)
+        if out == "-":
+            return StdoutLines()
+        if kind == "lines":
+            return JsonLines(out)
+        if out.lower().endswith(annotation_tools.LABEL_STUDIO):
+            return LabelStudioTasks(out)
+        return CocoJson(out, self.content.label_options)
 
     def pairs(self) -> Iterator[tuple[str, AnySource]]:
         """Each path with its source; shared paths come with the first one."""

@@ -14,13 +14,12 @@ from maskjet.errors import CheckpointError, InputError, suggest
 from maskjet.extras import require
 from maskjet.networks.state_dict import NoInitialisation, check_state, copy_finite, named_tensors, rename, unwrap
 from maskjet.networks.weights_file import check_is_file, is_safetensors, open_safetensors, open_torch, reading
-from maskjet.spec import BOUNDS
+from maskjet.spec import BOUNDS, TORCHVISION_NAMES
 
 PREFIX = "torchvision:"
 """Prefix of the names of this family's models."""
 _EXPECTED = "a state dict of the detector"
 _CLASSIFIER = "roi_heads.box_predictor.cls_score.weight"
-_SUPPORTED = ("fasterrcnn_", "maskrcnn_")  # names of builders whose detectors `optimize` takes
 _COUNTER = ".num_batches_tracked"  # not used in inference
 # Parameter names in torchvision's files of 2019, and those of today's modules.
 _RENAMED = (
@@ -37,16 +36,6 @@ def _models() -> Any:
     return require("torchvision.models", extra="torchvision", purpose="a model of torchvision's")
 
 
-def builder_names() -> list[str]:
-    """Names of torchvision's builders whose detectors maskjet runs.
-
-    Raises:
-        MissingDependencyError: torchvision is not installed.
-    """
-    models = _models()
-    return [name for name in models.list_models(module=models.detection) if name.startswith(_SUPPORTED)]
-
-
 def read_detector(name: str, path: Path) -> Any:
     """Build a detector of torchvision's and fill it from a file. Nothing is downloaded.
 
@@ -60,14 +49,14 @@ def read_detector(name: str, path: Path) -> Any:
         path: A state dict, .pth of any PyTorch or safetensors; or a dictionary with one under "model" or "state_dict".
 
     Raises:
-        InputError: The name is none of `builder_names`.
+        InputError: The name is none of `TORCHVISION_NAMES`.
         CheckpointError: The file can't be read or is of another network.
         MissingDependencyError: torchvision is not installed.
     """
-    known = builder_names()
-    if name not in known:
-        end = suggest(PREFIX + name, [PREFIX + each for each in known])
+    if PREFIX + name not in TORCHVISION_NAMES:
+        end = suggest(PREFIX + name, TORCHVISION_NAMES)
         raise InputError(f"model must be a Faster or Mask R-CNN of torchvision, got {PREFIX + name!r}{end}")
+    _models()  # or raises
     with reading(path, _EXPECTED):
         state = _read_state(path)
         model = _build(name, _count_classes(state, path))

@@ -11,17 +11,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx.passes.shape_prop import ShapeProp
 
 from maskjet.networks.torchvision.layers.biases import JOIN
-from maskjet.networks.torchvision.layers.flattening import PERMUTE
 from maskjet.networks.torchvision.layers.folding import FOLD, is_norm
 from maskjet.networks.torchvision.layers.fusing import FUSE
 from maskjet.networks.torchvision.layers.rewriting import Rewrite, Rewritten
 from maskjet.networks.torchvision.layers.upsampling import ADD
 from maskjet.process import convolutions_in_tf32
 
-REWRITES: tuple[Rewrite, ...] = (FOLD, JOIN, FUSE, ADD, PERMUTE)
+REWRITES: tuple[Rewrite, ...] = (FOLD, JOIN, FUSE, ADD)
 """All rewrites, in the order of application: folding leaves convolutions that the others look for."""
 _MOST_DIFFERENCE = 1e-3  # relative to the largest value; rounding causes a hundredth of it
 
@@ -50,7 +48,6 @@ def rewrite_layers(module: nn.Module, example: torch.Tensor) -> tuple[nn.Module,
             traced = torch.fx.GraphModule(copy.deepcopy(module), _Tracer().trace(module))
             traced.graph.eliminate_dead_code()  # the tracer's reads of parameters
             traced.recompile()
-            ShapeProp(traced).propagate(example.clone())
         except Exception:  # the module's code may do anything with a proxy or an example
             return module, ()
         reports = tuple(rewrite.apply(traced) for rewrite in REWRITES)

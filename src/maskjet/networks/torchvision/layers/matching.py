@@ -44,16 +44,9 @@ def replace_by_module(nodes: Sequence[Node], module: nn.Module, name: str, argum
     graph.owning_module.add_submodule(name, module)
     with graph.inserting_before(first):
         called = graph.call_module(name, tuple(arguments))
-    called.meta.update(first.meta)
     first.replace_all_uses_with(called)
     for node in nodes:
         graph.erase_node(node)
-
-
-def shape_of(node: object) -> tuple[int, ...]:
-    """The shape of a node's tensor for the example; empty if it gave no tensor."""
-    found = node.meta.get("tensor_meta") if isinstance(node, Node) else None
-    return tuple(getattr(found, "shape", ()))
 
 
 def is_pixelwise(module: object) -> bool:
