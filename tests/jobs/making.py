@@ -59,6 +59,12 @@ def made_up(name="a.mp4", first=0, count=5, *, with_masks=True):
     return segment, frames
 
 
+def read_part(out, name):
+    """The table of a part."""
+    with Parts(str(out)).open(name) as file:
+        return file.read()
+
+
 def table_of(segment, frames, **about):
     names = {str(class_id): name for class_id, name in NAMES.items()}
     about = {"class_names": names, "segment": segment.as_dict(), "settings": SETTINGS} | about

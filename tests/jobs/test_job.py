@@ -24,6 +24,7 @@ from maskjet.jobs.segments import Settings
 from maskjet.jobs.work import Worker, digest_weights, error_answer, parse_answer
 from maskjet.networks.exported import network_file
 from tests.cli.command_line import call
+from tests.jobs.making import read_part
 from tests.waiting import until
 
 SLOW = """
@@ -100,7 +101,7 @@ def patched(folder, patch):
 def contents(out):
     """The rows of each part."""
     parts = Parts(str(out))
-    return {part: parts.read(part).to_pylist() for part, _ in parts.manifest() if parts.had(part)}
+    return {part: read_part(out, part).to_pylist() for part, _ in parts.manifest() if parts.had(part)}
 
 
 def files_of(out):
@@ -209,21 +210,6 @@ def test_a_file_that_changed_is_done_anew_and_a_mended_one_is_forgotten(streets,
     told = json.loads(told)
     assert (code, told["done"], told["skipped"], told["failures"]) == (0, 1, 3, 0)
     assert not (out / "failures.jsonl").exists()
-
-
-@pytest.mark.usefixtures("quick")
-def test_damaged_parts_are_found_and_done_anew(streets, whole, expected, tmp_path, capsys):
-    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
-    victim, *_ = files_of(tmp_path)
-    victim.write_bytes(victim.read_bytes()[:-20])
-    code, _, err = job(capsys, streets, tmp_path)
-    assert (code, "was damaged" in err) == (1, False)  # nobody asked
-    code, told, err = job(capsys, streets, tmp_path, "--verify", "--json")
-    told = json.loads(told)
-    assert (code, told["done"]) == (1, 1)
-    assert [part for part, _ in told["damaged"]] == [victim.stem]
-    assert f"part {victim.stem} was damaged and is made again" in err
-    assert contents(tmp_path) == expected
 
 
 @pytest.mark.usefixtures("quick")

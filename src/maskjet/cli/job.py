@@ -52,8 +52,6 @@ maskjet job merge results --jsonl results.jsonl
 _RUN_EXAMPLES = """
 # All below a folder; the same command resumes an interrupted job.
 maskjet job run videos --recursive --out results
-# Damaged parts are found, and made again.
-maskjet job run videos --recursive --out results --verify
 # On a Ray cluster, from one of its machines.
 maskjet job run videos --out /shared/results --ray auto
 
@@ -128,9 +126,6 @@ def job(
         float, option("SECONDS", "Length of a video's segments, about.", panel=_PLAN_PANEL)
     ] = 10.0,
     segment_images: Annotated[int, option("N", "Most images of a segment.", panel=_PLAN_PANEL)] = 128,
-    verify: Annotated[
-        bool, switch("--verify", "Read existing parts, say which are damaged, and make those again.")
-    ] = False,
     devices: Annotated[
         str | None,
         option(
@@ -198,7 +193,6 @@ def job(
         recursive=recursive,
         seconds=segment_seconds,
         images=segment_images,
-        verify=verify,
         video_stream=video_stream,
     )
     make_workers = _make_workers(ray, workers, devices, processes, streams, config)
@@ -206,8 +200,6 @@ def job(
     # stdout is for the result, and where workers end or nodes are lost Ray prints so there.
     with signals.stopping(stop), _showing() as show, redirect_stdout(sys.stderr):
         found = driver.run(planned, make_workers, stop.event, show)
-    for part, reason in found.damaged:
-        print_result(f"maskjet: part {part} was damaged and is made again: {reason}")
     print_result(asdict(found) if as_json else _summary(found, out))
     if stop.number is not None:
         raise typer.Exit(signals.exit_code(stop.number))

@@ -41,8 +41,6 @@ class Job:
     """Shortest length of a video's segment."""
     images: int = 128
     """Most images of a segment."""
-    verify: bool = False
-    """Whether existing parts are read, and damaged ones made again."""
     video_stream: int | None = None
     """Which of a file's video streams is read; see `plan`."""
 
@@ -67,8 +65,6 @@ class Progress:
     """Detections in the parts written by this run."""
     failures: int = 0
     """Files and frames listed in failures.jsonl."""
-    damaged: list[tuple[str, str]] = field(default_factory=list)
-    """Names of damaged parts, each with the reason."""
     seconds: float = 0.0
     """Duration of this run."""
 
@@ -127,7 +123,7 @@ def run(
                 progress.failures, progress.seconds = failures.count, time.monotonic() - began
                 on_progress(progress)
 
-            pending = _pending(planned, parts, failures, progress, report, verify=job.verify)
+            pending = _pending(planned, parts, failures, progress, report)
             try:
                 with closing(_outcomes(pending, make_workers, orders, stop)) as outcomes:
                     for outcome in outcomes:
@@ -158,26 +154,16 @@ def _outcomes(
 
 
 def _pending(
-    planned: Plan,
-    parts: Parts,
-    failures: Failures,
-    progress: Progress,
-    report: Callable[[], None],
-    *,
-    verify: bool,
+    planned: Plan, parts: Parts, failures: Failures, progress: Progress, report: Callable[[], None]
 ) -> Iterator[tuple[str, Segment] | None]:
     """Segments without a part, in the plan's order; None while planning has not found the next one."""
     for task in planned.read():
         if task is not None and parts.had(task[0]):
-            if verify and (reason := parts.damage(task[0])):
-                progress.damaged.append((task[0], reason))
-                parts.remove(task[0])
-            else:
-                progress.skipped += 1
-                failures.keep(task[0])
-                if progress.skipped % _SKIPPED_AT_ONCE:
-                    continue
-                task = None
+            progress.skipped += 1
+            failures.keep(task[0])
+            if progress.skipped % _SKIPPED_AT_ONCE:
+                continue
+            task = None
         if task is None:
             report()
         yield task
