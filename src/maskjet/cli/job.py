@@ -25,7 +25,6 @@ from maskjet.cli.options import (
     print_result,
     progress_bars,
     switch,
-    video_stream_option,
     with_config,
     with_tiling,
 )
@@ -120,7 +119,6 @@ def job(
     tiling: Tiling,
     recursive: Annotated[bool, switch("--recursive", "Search the sub-folders of folders.")] = False,
     every: Annotated[int, option("N", "Take one frame of a video in N.", panel=_PLAN_PANEL)] = 1,
-    video_stream: Annotated[int | None, video_stream_option(_PLAN_PANEL)] = None,
     segment_seconds: Annotated[
         float, option("SECONDS", "Length of a video's segments, about.", panel=_PLAN_PANEL)
     ] = 10.0,
@@ -184,7 +182,6 @@ def job(
         recursive=recursive,
         seconds=segment_seconds,
         images=segment_images,
-        video_stream=video_stream,
     )
     make_workers = _make_workers(ray, workers, devices, processes, config)
     stop = signals.Stop()

@@ -24,7 +24,6 @@ from maskjet.cli.options import (
     WeightsOption,
     option,
     switch,
-    video_stream_option,
     with_config,
     with_label_options,
     with_tiling,
@@ -125,7 +124,14 @@ def run(
         ),
     ] = "0",
     limit: Annotated[int | None, option("N", "Most frames to take of a source.", panel=_FRAMES_PANEL)] = None,
-    video_stream: Annotated[int | None, video_stream_option(_FRAMES_PANEL)] = None,
+    video_stream: Annotated[
+        int | None,
+        option(
+            "N",
+            "Which of a file's video streams to take, from 0. Not given: the default one, as FFmpeg does.",
+            panel=_FRAMES_PANEL,
+        ),
+    ] = None,
     side_by_side: Annotated[
         bool,
         switch(

@@ -41,8 +41,6 @@ class Job:
     """Shortest length of a video's segment."""
     images: int = 128
     """Most images of a segment."""
-    video_stream: int | None = None
-    """Which of a file's video streams is read; see `plan`."""
 
 
 @dataclass
@@ -100,13 +98,7 @@ def run(
         MaskjetError: A source does not exist, or workers can't start.
     """
     began, progress = time.monotonic(), Progress()
-    segments = plan(
-        job.sources,
-        recursive=job.recursive,
-        seconds=job.seconds,
-        images=job.images,
-        video_stream=job.video_stream,
-    )
+    segments = plan(job.sources, recursive=job.recursive, seconds=job.seconds, images=job.images)
     folder, parts = open_folder(job.out), Parts(job.out)
     number = uuid.uuid4().hex
     with folder.lock(number):
