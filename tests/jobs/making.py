@@ -10,6 +10,7 @@ import numpy as np
 from maskjet import traffic
 from maskjet.jobs import driver
 from maskjet.jobs.parts import Parts
+from maskjet.jobs.planning import plan
 from maskjet.jobs.processing import process
 from maskjet.jobs.rows import FoundFrame, TableBuilder, with_metadata
 from maskjet.jobs.segments import Segment, Settings, SourceFile, digest
@@ -102,7 +103,7 @@ def run_job(out, segments, model, **options):
 
 def run_driver(source, out, make_workers):
     """A job in this process, a segment per image."""
-    return driver.run(driver.Job([str(source)], str(out), images=1), make_workers, threading.Event())
+    return driver.run(plan(source, images=1), str(out), Settings(), make_workers, threading.Event())
 
 
 def assert_equal(frame, other):

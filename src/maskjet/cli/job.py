@@ -160,6 +160,7 @@ def job(
     Sources are cut into segments, and each becomes one file, a part. An existing part is not made again.
     """
     from maskjet.jobs import driver
+    from maskjet.jobs.planning import plan
     from maskjet.jobs.segments import Settings
 
     everywhere, by_class = parse_thresholds(threshold)
@@ -175,19 +176,12 @@ def job(
         config=config,
         jpeg_decoder=_jpeg_decoder(ray, devices, config),
     ).with_absolute_paths()
-    planned = driver.Job(
-        source,
-        out,
-        settings,
-        recursive=recursive,
-        seconds=segment_seconds,
-        images=segment_images,
-    )
+    segments = plan(source, recursive=recursive, seconds=segment_seconds, images=segment_images)
     make_workers = _make_workers(ray, workers, devices, processes, config)
     stop = signals.Stop()
     # stdout is for the result, and where workers end or nodes are lost Ray prints so there.
     with signals.stopping(stop), _showing() as show, redirect_stdout(sys.stderr):
-        found = driver.run(planned, make_workers, stop.event, show)
+        found = driver.run(segments, out, settings, make_workers, stop.event, show)
     print_result(asdict(found) if as_json else _summary(found, out))
     if stop.number is not None:
         raise typer.Exit(signals.exit_code(stop.number))
