@@ -20,6 +20,7 @@ from maskjet.errors import CheckpointError, DeviceError, OutputError, SourceErro
 from maskjet.jobs import driver, local
 from maskjet.jobs.folders import open_folder
 from maskjet.jobs.parts import Parts
+from maskjet.jobs.rows import metadata
 from maskjet.jobs.segments import Settings
 from maskjet.jobs.work import Worker, digest_weights, error_answer, parse_answer
 from maskjet.networks.exported import network_file
@@ -154,7 +155,7 @@ def test_tiles_are_kept_and_name_other_parts(streets, expected, tmp_path, capsys
     told, _, err = job(capsys, streets / "*.mp4", tmp_path, *options)
     assert told == 0, err
     (part,) = contents(tmp_path).keys() - expected.keys()
-    kept = Parts(str(tmp_path)).about(part)["settings"]["tiling"]
+    kept = metadata(read_part(tmp_path, part).schema)["settings"]["tiling"]
     assert kept == {"tile": [48, 80], "overlap": 0.1, "full": False}
 
 

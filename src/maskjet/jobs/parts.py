@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from maskjet.errors import InputError, SourceError, translate_errors
 from maskjet.jobs.folders import open_folder
@@ -63,12 +63,8 @@ class Parts:
         parquet.write_table(table, data, compression="zstd", row_group_size=_ROWS_AT_ONCE, write_page_checksum=True)
         self._folder.write(place, data.getvalue())
 
-    def has(self, digest: str) -> bool:
-        """Whether a part exists now."""
-        return self._folder.has(self._place_of(digest))
-
     def had(self, digest: str) -> bool:
-        """As `has`, but in a store as of the first call, see `LocalFolder.had`."""
+        """Whether a part exists; in a store as of the first call, see `LocalFolder.had`."""
         return self._folder.had(self._place_of(digest))
 
     @contextmanager
@@ -82,11 +78,6 @@ class Parts:
             self._folder.open(self._place_of(digest)) as file,
         ):
             yield parquet.ParquetFile(file, page_checksum_verification=True)
-
-    def about(self, digest: str) -> dict[str, Any]:
-        """The metadata of a part; raises InputError if it is not of a job."""
-        with self.open(digest) as file:
-            return metadata(file.schema_arrow)
 
     def manifest(self) -> Iterator[tuple[str, Segment]]:
         """Read the manifest, out/segments.jsonl: name and segment of each planned part, in order."""
