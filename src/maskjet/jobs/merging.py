@@ -14,7 +14,7 @@ from maskjet.detections import join
 from maskjet.errors import InputError, SourceError
 from maskjet.files import is_same_file, replacing
 from maskjet.jobs.parts import Parts
-from maskjet.jobs.rows import FoundFrame, TableBuilder, arrow, metadata, read_frames, schema
+from maskjet.jobs.rows import FoundFrame, TableBuilder, arrow, as_utf8, metadata, read_frames, schema
 from maskjet.media.sinks.coco import CocoJson
 from maskjet.media.sinks.lines import JsonLines
 from maskjet.media.sinks.sink import Sink, Sinks
@@ -165,7 +165,8 @@ def _read(parts: Parts, missing: set[str], track: bool | None) -> Iterator[tuple
     tracking = None if track is False else _Tracking()
     for name, segment in parts.manifest():
         if name not in missing:
-            positions = {} if segment.is_video else {file.path: i for i, file in enumerate(segment.files, images)}
+            paths = [] if segment.is_video else [as_utf8(file.path) for file in segment.files]
+            positions = {path: i for i, path in enumerate(paths, images)}
             for each in _read_part(parts, name, tracking if segment.is_video else None, must_track=bool(track)):
                 if segment.is_video:
                     index, shown = each.index, f"{each.source}#{each.index}"
