@@ -41,6 +41,7 @@ from maskjet.errors import InputError
 from maskjet.files import write_json
 from maskjet.jobs import cluster, driver
 from maskjet.jobs.local import ONE_THREAD, LocalWorkers, choose_streams
+from maskjet.jobs.planning import plan
 from maskjet.jobs.ray import RayWorkers
 from maskjet.jobs.segments import Settings
 from maskjet.machine import describe_machine
@@ -248,7 +249,7 @@ def measure_job(
     Raises:
         InputError: There are too few segments for a rate, or one fails.
     """
-    planned = driver.Job([str(folder)], str(out), settings, recursive=True, seconds=seconds, images=images)
+    segments = plan(folder, recursive=True, seconds=seconds, images=images)
     seen: list[tuple[float, int]] = []  # seconds and frames at each segment's end
 
     def look(progress: driver.Progress) -> None:
@@ -256,7 +257,7 @@ def measure_job(
             seen.append((progress.seconds, progress.frames))
 
     with _sampled() as sampler:
-        found = driver.run(planned, crew.begin, threading.Event(), look)
+        found = driver.run(segments, str(out), settings, crew.begin, threading.Event(), look)
     if not found.is_whole:
         raise InputError(f"All segments must succeed, {found.failed} of {found.planned} failed.")
     at_once = crew.lanes * crew.size

@@ -33,10 +33,7 @@ COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
         ("street.mp4", "-o", "a.webm", "-o", "a.csv", "-o", "a.yolo", "--every", "2", "--start", "1", "--limit", "1"),
         "",
     ),
-    "run (a folder)": (
-        ("set", "--recursive", "--skip-existing", "-o", "found", "--no-boxes", "--threshold", "car=0.4"),
-        "",
-    ),
+    "run (a folder)": (("set", "--recursive", "-o", "found", "--no-boxes", "--threshold", "car=0.4"), ""),
     "run (torchvision)": (
         ("street.mp4", "-o", "a.csv", "--model", "torchvision:maskrcnn_resnet50_fpn", "--weights", "a.pth"),
         r'a model of torchvision\'s needs torchvision: pip install "maskjet\[torchvision\]"',

@@ -30,7 +30,8 @@ def test_a_rate_is_that_while_all_lanes_are_busy(tmp_path, monkeypatch):
     monkeypatch.setattr(jobs, "_sampled", lambda: contextlib.nullcontext(sampler))
 
     def measure(*seen, failed=0):
-        def run(_job, _begin, _end, look):
+        def run(*arguments):
+            look = arguments[-1]
             for done, (seconds, frames) in enumerate(seen, 1):
                 look(SimpleNamespace(done=done, seconds=seconds, frames=frames))
             return SimpleNamespace(is_whole=not failed, failed=failed, planned=len(seen), frames=40, seconds=9.0)

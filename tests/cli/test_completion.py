@@ -16,7 +16,7 @@ from maskjet.cli.main import main
 COMPLETIONS = {
     "maskjet pa": ["parity"],
     "maskjet parity g": ["gate"],
-    "maskjet run --skip": ["--skip-existing"],
+    "maskjet run --side": ["--side-by-side"],
     "maskjet run --model rf-detr-seg": [name for name in SPECS if name.startswith("rf-detr-seg")],
     "maskjet info --model torchvision": list(TORCHVISION_NAMES),
     "maskjet run --precision f": ["fp32", "fp16"],

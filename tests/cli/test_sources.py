@@ -89,18 +89,6 @@ def test_the_summary_names_each(maskjet):
     assert lines[4:] == ["  in/bad.mp4: failed", "  wrote out/a.jsonl"]
 
 
-def test_a_repeated_run_leaves_out_what_is_done(run, monkeypatch):
-    line = "in --recursive --skip-existing -o out/{}.mp4 -o out/{}.json"
-    run(line)
-    Path("out/day1/a.json").unlink()
-    Path("in/bad.mp4").unlink()
-    _, summary, _ = run(line)
-    assert states(summary) == {"in": ("skipped", 0), "in/a.mp4": ("skipped", 0), "in/day1/a.mp4": ("done", 6)}
-    monkeypatch.setattr("maskjet.model.read_network", lambda *_: pytest.fail("nothing needs the model"))
-    code, summary, _ = run(line)
-    assert (code, summary["frames"], {state for state, _ in states(summary).values()}) == (0, 0, {"skipped"})
-
-
 @pytest.mark.parametrize("source", ["in/*.jpg", "in/a.mp4"])
 def test_one_picture_is_for_one_frame(source, run, monkeypatch):
     assert run(f"{source} --limit 1 -o one.jpg")[0] == run("in/000001.jpg -o one.jpg")[0] == 0
@@ -128,45 +116,6 @@ def test_outputs_that_exist_are_told_or_refused(run, maskjet):
             f"maskjet: --out must not exist, {out!r} does: write to another path, or move it away.\n",
         )
     assert Path("a.jsonl").stat() == before
-    assert maskjet("run in/000000.jpg --no-overwrite --skip-existing -o a.jsonl")[0] == 2
-
-
-def test_images_are_left_out_one_by_one(run):
-    line = "in/*.jpg --skip-existing -o shown -o labels.yolo"
-    assert run(line)[1]["frames"] == 2
-    kept, again = Path("shown/000000.jpg"), Path("shown/000001.jpg")
-    again.unlink()
-    before = kept.stat().st_mtime_ns
-    assert run(line)[1]["frames"] == 1
-    assert again.exists()
-    assert kept.stat().st_mtime_ns == before
-    assert states(run(line)[1]) == {"in/*.jpg": ("skipped", 0)}
-    assert run(f"{line} --limit 1")[1]["frames"] == 1  # which images were wanted before is not known
-
-
-def test_where_images_are_not_known_to_be_all_they_are_done_again(run):
-    """Those of files that share a name, and those of a video."""
-    shutil.copy("in/000000.jpg", "in/day1")
-    line = "in/**/*.jpg --skip-existing -o shown"
-    assert run(line)[1]["frames"] == 3
-    Path("shown/000000.jpg").unlink()
-    assert run(line)[1]["frames"] == 3
-    assert len(list(Path("shown").iterdir())) == 3
-    assert [run("in/a.mp4 --skip-existing -o of_video")[1]["frames"] for _ in range(2)] == [6, 6]
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("in/a.mp4 -o -", "out '-': what was printed can't be found"),
-        ("in/*.mp4 -o a.csv", "out 'a.csv', which all sources share; "),
-        ("in/a.mp4 in/b.mp4 --side-by-side -o a.csv", "sources "),
-    ],
-)
-def test_where_skipping_can_not_work_it_is_refused(line, message, run):
-    code, _, err = run(f"{line} --skip-existing")
-    assert code == 2
-    assert err.startswith(f"maskjet: --skip-existing must not be given for {message}")
 
 
 def test_frames_are_chosen(run):
@@ -224,12 +173,10 @@ def test_what_is_drawn_and_what_is_hidden_is_a_choice(run):
     assert not read_image(Path("all.png"))[found.masks().any(axis=0)].any()
 
     name = found.class_name[0]
-    line = f"{image} -o cut --draw cutout={name} --replace-with transparent"
-    assert run(line)[0] == 0
+    assert run(f"{image} -o cut --draw cutout={name} --replace-with transparent")[0] == 0
     inside = found[found.class_name == name].masks().any(axis=0)
     cut = cv2.imread("cut/000000.png", cv2.IMREAD_UNCHANGED)
     np.testing.assert_array_equal(cut[..., 3], np.where(inside, 255, 0))
-    assert states(run(f"{line} --skip-existing")[1]) == {"in/000000.jpg": ("skipped", 0)}
 
 
 @pytest.mark.parametrize(
@@ -338,17 +285,11 @@ def test_windows_of_an_image_and_of_sources_side_by_side(run, windows):
     assert [window.title for window in of_videos] == ["in/a.mp4", "in/day1/a.mp4"]
 
 
-def test_what_was_written_before_the_window_was_closed_is_whole_or_named_partial(run, windows):
-    assert run("in/a.mp4 --show -o a.mp4")[0] == 0
-    assert frames("a.mp4") == 2
-    line = "in/a.mp4 in/day1/a.mp4 --skip-existing -o out/{}.mp4"
-    _, summary, _ = run(f"{line} --show")
-    assert summary["outputs"] == ["out/a.partial.mp4"]
-    assert frames("out/a.partial.mp4") == 2
-    assert states(run(line)[1]) == {"in/a.mp4": ("done", 6), "in/day1/a.mp4": ("done", 6)}
-    run("in/a.mp4 -o one.mp4 --skip-existing --show")
-    assert frames("one.partial.mp4") == 2
-    assert [window.holds for window in windows()] == [False] * 3
+def test_what_was_written_before_the_window_was_closed_is_whole(run, windows):
+    _, summary, _ = run("in/a.mp4 in/day1/a.mp4 -o out/{}.mp4 --show")
+    assert summary["outputs"] == ["out/a.mp4"]
+    assert frames("out/a.mp4") == 2
+    assert [window.holds for window in windows()] == [False]
 
 
 def test_a_folder_side_by_side(run):

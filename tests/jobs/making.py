@@ -10,6 +10,7 @@ import numpy as np
 from maskjet import traffic
 from maskjet.jobs import driver
 from maskjet.jobs.parts import Parts
+from maskjet.jobs.planning import plan
 from maskjet.jobs.processing import process
 from maskjet.jobs.rows import FoundFrame, TableBuilder, with_metadata
 from maskjet.jobs.segments import Segment, Settings, SourceFile, digest
@@ -59,6 +60,12 @@ def made_up(name="a.mp4", first=0, count=5, *, with_masks=True):
     return segment, frames
 
 
+def read_part(out, name):
+    """The table of a part."""
+    with Parts(str(out)).open(name) as file:
+        return file.read()
+
+
 def table_of(segment, frames, **about):
     names = {str(class_id): name for class_id, name in NAMES.items()}
     about = {"class_names": names, "segment": segment.as_dict(), "settings": SETTINGS} | about
@@ -96,7 +103,7 @@ def run_job(out, segments, model, **options):
 
 def run_driver(source, out, make_workers):
     """A job in this process, a segment per image."""
-    return driver.run(driver.Job([str(source)], str(out), images=1), make_workers, threading.Event())
+    return driver.run(plan(source, images=1), str(out), Settings(), make_workers, threading.Event())
 
 
 def assert_equal(frame, other):

@@ -101,7 +101,6 @@ def test_a_digest_tells_files_segments_and_settings_apart():
     base = segment(1)
     moved, grown = SourceFile("/data/1.png", 101, 10**18), SourceFile("/data/1.png", 102, 10**18 + 1)
     others = [segment(2), segment(1, first=1), segment(1, count=5), segment(1, entry=Entry(0, 0, 0))]
-    others += [segment(1, video_stream=0)]
     others += [Segment(base.files, is_video=True), *(Segment((file,), is_video=False) for file in (moved, grown))]
     some = Settings(threshold=0.3, class_thresholds={"car": 0.5}, classes=("car", "bus"), every=3, weights="a.pt")
     changes = [{"model": "rf-detr-seg-nano"}, {"threshold": 0.4}, {"class_thresholds": {"car": 0.4}}]

@@ -93,12 +93,16 @@ def test_models_without_masks_classes_without_names_and_paths_that_are_no_utf8(t
     merge(str(tmp_path), jsonl=outs["jsonl"])
     with open_sinks([str(tmp_path / "expected.jsonl")]) as sinks:
         for each in frames:
-            name = f"{each.source}#{each.index}"
-            sinks.write(merging.Frame(each.index, each.time_s, np.empty((0, 0, 3)), each.source, name), each.found)
+            source = r"caf\udce9.mp4"
+            name = f"{source}#{each.index}"
+            sinks.write(merging.Frame(each.index, each.time_s, np.empty((0, 0, 3)), source, name), each.found)
     assert Path(outs["jsonl"]).read_bytes() == (tmp_path / "expected.jsonl").read_bytes()
     lines = lines_of(outs["jsonl"])
-    assert [line["source"] for line in lines] == ["caf\udce9.mp4"] * 5
+    assert [line["source"] for line in lines] == [r"caf\udce9.mp4"] * 5
     assert lines[3]["detections"][2]["class_name"] == "7"
+    image = replace(frames[3], source="caf\udce9.png", index=0, time_s=None)
+    write_made_up(tmp_path, [(Segment((SourceFile(image.source, 1, 2),), is_video=False), [image])])
+    assert merge(str(tmp_path), jsonl=outs["jsonl"]).frames == 1
 
 
 def test_detections_that_are_not_finite_are_left_out_as_in_run(tmp_path, outs):

@@ -42,8 +42,8 @@ def cuts(monkeypatch):
     """Videos are cut in two, but for those whose content is "broken"; gives the names that were cut, and into what."""
     asked = []
 
-    def cut_video(name, *, seconds, video_stream):
-        asked.append((name, seconds) if video_stream is None else (name, seconds, video_stream))
+    def cut_video(name, *, seconds):
+        asked.append((name, seconds))
         if Path(name).read_bytes() == b"broken":
             raise SourceError("source must be a video, it is not.")
         return [VideoPart(0, 250, None), VideoPart(250, None, ENTRY)]
@@ -146,13 +146,6 @@ class TestVideos:
         assert cuts == [(path, 7)]
         assert list(plan(path)) == [Segment(file, True, 0, 250), Segment(file, True, 250, None, ENTRY)]
         assert cuts[1:] == [(path, 10.0)]
-        assert list(plan(path, video_stream=1)) == [
-            Segment(file, True, 0, 250, None, 1),
-            Segment(file, True, 250, None, ENTRY, 1),
-        ]
-        assert cuts[2:] == [(path, 10.0, 1)]
-        with pytest.raises(InputError, match="video_stream must be a whole number of at least 0, got -1"):
-            plan(path, video_stream=-1)
         assert all(each.is_video for each in plan(tree / "notes.md"))  # given by name, a file may have any suffix
 
     def test_one_that_can_not_be_cut_or_has_no_part_is_one_segment(self, tree, monkeypatch):

@@ -8,12 +8,10 @@ from functools import partial
 import cv2
 import numpy as np
 import pytest
-from av.stream import Disposition
 
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, SourceError
 from maskjet.jobs import processing, storage
-from maskjet.jobs.planning import plan
 from maskjet.jobs.processing import process
 from maskjet.jobs.rows import metadata, read_frames
 from maskjet.jobs.segments import Segment, SourceFile
@@ -24,7 +22,7 @@ from maskjet.media.keyframes import CannotEnterError, Entry, cut_video
 from maskjet.model import Model
 from maskjet.tiling.layout import UNCUT, Tiling
 from tests.jobs.making import images, video, write_street
-from tests.media.clips import join, write_video
+from tests.media.clips import write_video
 from tests.networks.test_network import tiny_network
 
 
@@ -49,14 +47,6 @@ def clip_rows(model, clip):
 
 def streamed(model, path):
     return [(frame.index, frame.time_s, found.as_dict()) for frame, found in model.stream(str(path))]
-
-
-def test_one_of_several_video_streams(model, clip, clip_rows, tmp_path):
-    small = write_video(tmp_path / "small.mp4", frames=4)
-    path = join(tmp_path / "two.mp4", (small, "video", Disposition.default), (clip, "video", Disposition(0)))
-    (segment,) = plan(path, video_stream=1, seconds=100)
-    assert rows_of(segment, model) == clip_rows
-    assert process(replace(segment, video_stream=None), model).num_rows == 4
 
 
 def test_a_video(model, clip, clip_rows):

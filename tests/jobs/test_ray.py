@@ -19,7 +19,7 @@ from maskjet.jobs.ledger import FAILURES
 from maskjet.jobs.parts import Parts
 from tests import ray_cluster
 from tests.cli.command_line import call
-from tests.jobs.making import run_driver
+from tests.jobs.making import read_part, run_driver
 from tests.waiting import until
 
 ray = pytest.importorskip("ray", reason='needs Ray: pip install "maskjet[ray]"', exc_type=ImportError)
@@ -121,7 +121,7 @@ def parts_of(out):
 def assert_same(out, other, names):
     """Both have these parts, each with the same rows and metadata, byte for byte; the first has no others."""
     for name in names:
-        one, another = Parts(str(out)).read(name), Parts(str(other)).read(name)
+        one, another = read_part(out, name), read_part(other, name)
         assert one.schema.equals(another.schema, check_metadata=True)
         assert one.equals(another)
     assert set(filter(Parts(str(out)).had, planned(out).values())) == set(names)

@@ -12,13 +12,11 @@ import polars
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 import maskjet
 from maskjet.errors import InputError
 from maskjet.jobs import rows as jobs_rows
-from maskjet.jobs.rows import FoundFrame, TableBuilder, escape, metadata, read_frames, schema, unescape
+from maskjet.jobs.rows import FoundFrame, TableBuilder, metadata, read_frames, schema
 from tests.jobs.making import assert_equal, made_up, table_of, write_made_up
 from tests.test_detections import NAMES, some_detections, tracked_detections
 
@@ -102,37 +100,14 @@ def test_other_metadata_is_refused(value, message):
         metadata(pa.schema([]) if value is None else pa.schema([], metadata={b"maskjet": value}))
 
 
-_TEXT = st.one_of(st.characters(), st.characters(categories=["Cs"]), st.sampled_from('json:\\"'))
-
-
-@settings(max_examples=50)
-@given(st.text(alphabet=_TEXT, max_size=20))
-@example("/data/häuser 日本.mp4")
-@example("a\0b")
-@example("json:")
-def test_any_text_is_valid_utf8_and_comes_back(text):
-    for name in (text, "json:" + text):
-        escape(name).encode()
-        assert unescape(escape(name)) == name
-    if not text.startswith("json:") and not any("\ud800" <= each <= "\udfff" for each in text):
-        assert escape(text) == text
-
-
-def test_a_path_that_is_no_utf8_comes_back():
-    path = os.fsdecode(b"/data/caf\xe9.mp4")
+def test_bytes_of_a_path_that_are_no_utf8_are_escapes():
+    path = os.fsdecode(b"/data/h\xc3\xa4user \\ caf\xe9.mp4")
     segment, frames = made_up(path, count=3)
     frames[1] = dataclasses.replace(frames[1], found=dataclasses.replace(frames[1].found, class_names={0: "c\udce9t"}))
     table = table_of(segment, frames)
-    assert table.column("source")[0].as_py() == 'json:"/data/caf\\udce9.mp4"'
-    assert table.column("class_name")[1].as_py() == ['json:"c\\udce9t"']
-    assert [frame.source for frame in frames_of(table)] == [path] * 3
+    assert table.column("class_name")[1].as_py() == [r"c\udce9t"]
+    assert [frame.source for frame in frames_of(table)] == ["/data/h\u00e4user \\ caf\\udce9.mp4"] * 3
     assert frames_of(table)[1].found.class_names[0] == NAMES[0]  # the model's, which are the same in a job
-
-
-@pytest.mark.parametrize("text", ["json:", "json:{}", "json:'a'", 'json:"a'])
-def test_text_that_was_not_escaped_here(text):
-    with pytest.raises(InputError, match="source must be a path, or"):
-        unescape(text)
 
 
 READERS = {

@@ -97,13 +97,6 @@ def test_a_gpu_that_is_not_here_decodes_no_jpegs():
     assert not job._decode_jpegs({"cuda:999"})
 
 
-def test_a_segment_is_done_once(working):
-    made = working()
-    for _ in range(2):  # its worker may have died, or its node, before the driver heard of it
-        assert Worker(made.orders).do(PART, SEGMENT) == DONE
-        assert made.times == TRIES  # as there is a bad frame
-
-
 def test_what_an_attempt_before_has_noted_is_replaced(working, any_out):
     folder = open_folder(any_out)
     note_failures(folder, PART, [("a.mp4#1", "broken")])

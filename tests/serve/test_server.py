@@ -116,7 +116,7 @@ def test_an_answer_that_is_not_read_does_not_hold_a_connection(model, monkeypatc
             client = stack.enter_context(socket.socket())
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             client.connect((host, int(port)))
-            client.sendall(b"GET /page/sample.webp HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            client.sendall(b"GET /docs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             assert client.recv(12) == b"HTTP/1.1 200"
         until(lambda: httpx.get(f"http://{address}/health/live").status_code == 200, 10)
 

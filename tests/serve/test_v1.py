@@ -16,6 +16,9 @@ from maskjet.errors import DeviceError, InputError
 from maskjet.serve.settings import Settings
 from tests.serve.client import Held, asking, encoded, problem_of, run, served
 
+FORM = b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n'
+"""The beginning of a form."""
+
 
 @asking()
 async def test_an_image_is_answered_as_predict_does(client, model, street):
@@ -155,7 +158,8 @@ async def test_an_invalid_parameter_is_named(client, query, detail, street):
         ({"Content-Type": "text/html"}, b"x", 415, "Content-Type must be an image's, .* got 'text/html'."),
         ({"Content-Type": "multipart/form-data"}, b"x", 400, "Content-Type must name the boundary .*"),
         ({"Content-Type": "multipart/form-data; boundary=b"}, b"x", 400, "The body must be multipart/form-data, .*"),
-        ({"Content-Type": "multipart/form-data; boundary=b"}, b"--b\r\n\r\nx", 400, ".* it is cut off."),
+        ({"Content-Type": "multipart/form-data; boundary=b"}, FORM + b"x", 400, ".* it is cut off."),
+        ({"Content-Type": "multipart/form-data; boundary=b"}, FORM[:-2], 400, ".* it is cut off."),
         ({"Content-Type": "multipart/form-data; boundary=b"}, b"--b--\r\n", 400, ".*"),
         ({"Accept": "text/html"}, b"x", 406, "Accept must allow one of application/json, .* got 'text/html'."),
     ],

@@ -25,12 +25,10 @@ from maskjet.cli.options import (
     print_result,
     progress_bars,
     switch,
-    video_stream_option,
     with_config,
     with_tiling,
 )
 from maskjet.config import EngineConfig
-from maskjet.devices import SEGMENTS_PER_GPU
 from maskjet.errors import InputError
 from maskjet.tiling.layout import Tiling
 
@@ -52,8 +50,6 @@ maskjet job merge results --jsonl results.jsonl
 _RUN_EXAMPLES = """
 # All below a folder; the same command resumes an interrupted job.
 maskjet job run videos --recursive --out results
-# Damaged parts are found, and made again.
-maskjet job run videos --recursive --out results --verify
 # On a Ray cluster, from one of its machines.
 maskjet job run videos --out /shared/results --ray auto
 
@@ -123,14 +119,10 @@ def job(
     tiling: Tiling,
     recursive: Annotated[bool, switch("--recursive", "Search the sub-folders of folders.")] = False,
     every: Annotated[int, option("N", "Take one frame of a video in N.", panel=_PLAN_PANEL)] = 1,
-    video_stream: Annotated[int | None, video_stream_option(_PLAN_PANEL)] = None,
     segment_seconds: Annotated[
         float, option("SECONDS", "Length of a video's segments, about.", panel=_PLAN_PANEL)
     ] = 10.0,
     segment_images: Annotated[int, option("N", "Most images of a segment.", panel=_PLAN_PANEL)] = 128,
-    verify: Annotated[
-        bool, switch("--verify", "Read existing parts, say which are damaged, and make those again.")
-    ] = False,
     devices: Annotated[
         str | None,
         option(
@@ -148,14 +140,6 @@ def job(
             panel=_PLACE_PANEL,
         ),
     ] = "auto",
-    streams: Annotated[
-        int | None,
-        option(
-            "N",
-            f"Segments per process at a time. Not given: {SEGMENTS_PER_GPU} for all of a GPU, on a CPU its cores.",
-            panel=_PLACE_PANEL,
-        ),
-    ] = None,
     ray: Annotated[
         str | None,
         option(
@@ -176,6 +160,7 @@ def job(
     Sources are cut into segments, and each becomes one file, a part. An existing part is not made again.
     """
     from maskjet.jobs import driver
+    from maskjet.jobs.planning import plan
     from maskjet.jobs.segments import Settings
 
     everywhere, by_class = parse_thresholds(threshold)
@@ -191,23 +176,12 @@ def job(
         config=config,
         jpeg_decoder=_jpeg_decoder(ray, devices, config),
     ).with_absolute_paths()
-    planned = driver.Job(
-        source,
-        out,
-        settings,
-        recursive=recursive,
-        seconds=segment_seconds,
-        images=segment_images,
-        verify=verify,
-        video_stream=video_stream,
-    )
-    make_workers = _make_workers(ray, workers, devices, processes, streams, config)
+    segments = plan(source, recursive=recursive, seconds=segment_seconds, images=segment_images)
+    make_workers = _make_workers(ray, workers, devices, processes, config)
     stop = signals.Stop()
     # stdout is for the result, and where workers end or nodes are lost Ray prints so there.
     with signals.stopping(stop), _showing() as show, redirect_stdout(sys.stderr):
-        found = driver.run(planned, make_workers, stop.event, show)
-    for part, reason in found.damaged:
-        print_result(f"maskjet: part {part} was damaged and is made again: {reason}")
+        found = driver.run(segments, out, settings, make_workers, stop.event, show)
     print_result(asdict(found) if as_json else _summary(found, out))
     if stop.number is not None:
         raise typer.Exit(signals.exit_code(stop.number))
@@ -216,14 +190,14 @@ def job(
 
 
 def _make_workers(
-    ray: str | None, workers: int | None, devices: str | None, processes: str, streams: int | None, config: EngineConfig
+    ray: str | None, workers: int | None, devices: str | None, processes: str, config: EngineConfig
 ) -> MakeWorkers:
     """Workers on a Ray cluster or on this machine."""
     if ray is None:
         if workers is not None:
             raise InputError(f"workers must come with --ray, got {workers} alone. On this machine choose --devices.")
-        return _local_workers(devices, parse_processes(processes), streams, config)
-    for name, value in (("devices", devices), ("processes", processes), ("streams", streams)):
+        return _local_workers(devices, parse_processes(processes), config)
+    for name, value in (("devices", devices), ("processes", processes)):
         if value not in (None, "auto"):
             raise InputError(
                 f"{name} must be left out with --ray, which gives each worker its device and cores, got {value!r}. "
@@ -236,19 +210,12 @@ def _make_workers(
     return lambda orders: RayWorkers(orders, ray, workers)
 
 
-def _local_workers(
-    devices: str | None, processes: int | None, streams: int | None, config: EngineConfig
-) -> MakeWorkers:
+def _local_workers(devices: str | None, processes: int | None, config: EngineConfig) -> MakeWorkers:
     from maskjet.devices import choose
     from maskjet.jobs.local import LocalWorkers, choose_streams
 
     places = choose(devices or _every_device(config), config, processes)
-    if streams is not None and streams < 1:
-        raise InputError(f"streams must be at least 1, got {streams}.")
-    if streams is not None and streams > SEGMENTS_PER_GPU and any(place.device != "cpu" for place in places):
-        raise InputError(f"streams must be at most {SEGMENTS_PER_GPU} on a GPU, got {streams}.")
-    at_once = streams or choose_streams(places)
-    return lambda orders: LocalWorkers(orders, places, at_once)
+    return lambda orders: LocalWorkers(orders, places, choose_streams(places))
 
 
 def _jpeg_decoder(ray: str | None, devices: str | None, config: EngineConfig) -> str:

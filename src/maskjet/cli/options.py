@@ -70,12 +70,6 @@ def completing(choices: Sequence[str]) -> Callable[[str], list[str]]:
     return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
 
 
-def video_stream_option(panel: str) -> Any:
-    """The option of the video stream to read."""
-    text = "Which of a file's video streams to take, from 0. Not given: the default one, as FFmpeg does."
-    return option("N", text, panel=panel)
-
-
 def switch(flag: str, text: str, panel: str | None = None) -> Any:
     """An option without a value."""
     return option("", text, flag, panel=panel)

@@ -24,7 +24,6 @@ from maskjet.cli.options import (
     WeightsOption,
     option,
     switch,
-    video_stream_option,
     with_config,
     with_label_options,
     with_tiling,
@@ -50,8 +49,8 @@ maskjet run street.mp4 --classes car,bus --threshold 0.6 \\
     --start 0:01 --every 2 --limit 60 -o -
 # Hide persons, also where one is missed for up to ten frames.
 maskjet run street.mp4 --draw redact=person --hold 10 -o hidden.mp4
-# Each video of a folder and its sub-folders; go on where it was broken off.
-maskjet run videos --recursive --skip-existing -o 'found/{}.mp4'
+# Each video of a folder and its sub-folders.
+maskjet run videos --recursive -o 'found/{}.mp4'
 # RF-DETR on two cameras at once; one that is away for a minute has ended.
 maskjet run 0 1 --model rf-detr-seg-nano --weights nano.pt -o 'out/{}.mp4' \\
     --reconnect-for 60
@@ -125,16 +124,14 @@ def run(
         ),
     ] = "0",
     limit: Annotated[int | None, option("N", "Most frames to take of a source.", panel=_FRAMES_PANEL)] = None,
-    video_stream: Annotated[int | None, video_stream_option(_FRAMES_PANEL)] = None,
-    skip_existing: Annotated[
-        bool,
-        switch(
-            "--skip-existing",
-            "Leave out files whose outputs all exist; their names need {}, or are folders of images. Those of a file "
-            "that Ctrl-C breaks off keep .partial in their names.",
-            _FRAMES_PANEL,
+    video_stream: Annotated[
+        int | None,
+        option(
+            "N",
+            "Which of a file's video streams to take, from 0. Not given: the default one, as FFmpeg does.",
+            panel=_FRAMES_PANEL,
         ),
-    ] = False,
+    ] = None,
     side_by_side: Annotated[
         bool,
         switch(
@@ -263,12 +260,6 @@ def run(
             "track must be without two-pass for cameras, URLs and sources that are read side by side, as they are read "
             "once, got two-pass: use --track."
         )
-    if skip_existing and is_together:
-        raise InputError("skip_existing must not be given for sources that are read side by side.")
-    if skip_existing and no_overwrite:
-        raise InputError(
-            "no_overwrite must not be given with skip_existing, which replaces outputs that are not whole."
-        )
     job = Run(
         load=load,
         selecting={"every": every, "start": start, "limit": limit, "video_stream": video_stream},
@@ -294,7 +285,6 @@ def run(
             "overwrite": not no_overwrite,
         },
         shows=show,
-        skips_existing=skip_existing,
     )
     try:
         found = expand_sources(source[0] if len(source) == 1 else list(source), recursive=recursive)
@@ -330,12 +320,7 @@ def _run_together(job: Run, found: Sequence[UnopenedSource], outs: Sequence[str]
 
 
 def _run_in_turn(job: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) -> None:
-    from maskjet.cli.skipping import leave_out_finished
     from maskjet.media.sinks import check_outputs
 
     job.summary.sources = [SourceSummary(each.name) for each in found]
-    outputs = check_outputs(outs, found, style=job.style, **job.writing) if outs else None
-    left: Sequence[UnopenedSource | None] = found
-    if job.skips_existing and outputs is not None:
-        left = leave_out_finished(found, outputs, job.writing["selection"])
-    run_in_turn(job, left, outputs)
+    run_in_turn(job, found, check_outputs(outs, found, style=job.style, **job.writing) if outs else None)

@@ -57,8 +57,6 @@ class Run:
     """What else outputs contain: arguments of `check_outputs`."""
     shows: bool = False
     """Whether there is a window for each source."""
-    skips_existing: bool = False
-    """Whether outputs that exist are taken for whole, so that those of a source that is broken off must not be."""
     summary: Summary = field(default_factory=Summary)
     """Statistics so far."""
     stop: signals.Stop = field(default_factory=signals.Stop)
@@ -71,7 +69,7 @@ class Run:
 
     def is_broken_off(self, frames: int) -> bool:
         """Whether outputs of so many frames must not replace others, which are worth more than empty ones."""
-        return self.is_stopped and (self.skips_existing or not frames)
+        return self.is_stopped and not frames
 
     def open(self, unopened: UnopenedSource) -> Source:
         """Open a source."""
@@ -111,10 +109,10 @@ def run_together(run: Run, sources: Sequence[Source], outputs: Outputs | None) -
                     sinks.abandon()
 
 
-def run_in_turn(run: Run, found: Sequence[UnopenedSource | None], outputs: Outputs | None) -> None:
+def run_in_turn(run: Run, found: Sequence[UnopenedSource], outputs: Outputs | None) -> None:
     """Run a model on sources one after another; of several, one that fails does not stop the others.
 
-    The run's summary names the sources; where one is left out, `found` has None.
+    The run's summary names the sources.
     """
     with _failing(run), ExitStack() as stack:
         model: Model | None = None
@@ -122,9 +120,6 @@ def run_in_turn(run: Run, found: Sequence[UnopenedSource | None], outputs: Outpu
         for position, unopened in enumerate(found):
             if run.is_stopped:
                 break
-            if unopened is None:
-                run.summary.sources[position].state = "skipped"
-                continue
             with _one_of_several(run, position), run.open(unopened) as source, ExitStack() as again:
                 if model is None:
                     model = run.open_model(stack)

@@ -22,9 +22,8 @@ class SourceSummary:
 
     source: str
     """Name of the source."""
-    state: Literal["waiting", "running", "done", "stopped", "failed", "skipped"] = "waiting"
-    """"stopped" by a signal or by closing the window; "skipped" as its outputs existed; "waiting" if the run ended
-    before its turn came."""
+    state: Literal["waiting", "running", "done", "stopped", "failed"] = "waiting"
+    """"stopped" by a signal or by closing the window; "waiting" if the run ended before its turn came."""
     frames: int = 0
     """Frames detected on and written."""
     detections: int = 0
@@ -42,7 +41,7 @@ class SourceSummary:
         counts = f"{_count(self.frames, 'frame')}, {_count(self.detections, 'detection')}"
         if self.is_live:
             counts += f"; {self.reading}"
-        ends = {"done": counts, "skipped": "skipped, its outputs exist", "waiting": "not begun"}
+        ends = {"done": counts, "waiting": "not begun"}
         end = ends.get(self.state, f"{self.state} after {counts}" if self.frames else self.state)
         return f"{printable(self.source)}: {end}"
 
@@ -92,7 +91,7 @@ class Summary:
             f"{_count(self.frames, 'frame')}, {_count(self.detections, 'detection')} in {self.seconds:.1f} s: "
             f"{self.fps:.1f} frames/s"
         ]
-        if several or any(source.state == "skipped" or source.is_live for source in self.sources):
+        if several or any(source.is_live for source in self.sources):
             lines += [f"  {source}" for source in self.sources]
         for source in self.sources:
             for name, counts in source.counts.items():

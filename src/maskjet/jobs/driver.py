@@ -5,16 +5,15 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from maskjet.jobs.folders import open_folder
 from maskjet.jobs.ledger import Failures, Plan
 from maskjet.jobs.parts import FOLDER, Parts
-from maskjet.jobs.planning import plan
 from maskjet.jobs.segments import Segment, Settings
 from maskjet.jobs.work import Outcome, digest_weights
 from maskjet.version import __version__
@@ -23,28 +22,6 @@ if TYPE_CHECKING:
     from maskjet.jobs.local import LocalWorkers
 
 _SKIPPED_AT_ONCE = 256  # parts, after which progress is reported
-
-
-@dataclass(frozen=True)
-class Job:
-    """Sources, output and settings of a job."""
-
-    sources: Sequence[str]
-    """Files, folders, globs, lists and URLs; see `plan`."""
-    out: str
-    """Path or URL of the output folder."""
-    settings: Settings = field(default_factory=Settings)
-    """How each segment is processed."""
-    recursive: bool = False
-    """Whether sub-folders are searched."""
-    seconds: float = 10.0
-    """Shortest length of a video's segment."""
-    images: int = 128
-    """Most images of a segment."""
-    verify: bool = False
-    """Whether existing parts are read, and damaged ones made again."""
-    video_stream: int | None = None
-    """Which of a file's video streams is read; see `plan`."""
 
 
 @dataclass
@@ -67,8 +44,6 @@ class Progress:
     """Detections in the parts written by this run."""
     failures: int = 0
     """Files and frames listed in failures.jsonl."""
-    damaged: list[tuple[str, str]] = field(default_factory=list)
-    """Names of damaged parts, each with the reason."""
     seconds: float = 0.0
     """Duration of this run."""
 
@@ -86,7 +61,9 @@ class Progress:
 
 
 def run(
-    job: Job,
+    segments: Iterator[Segment],
+    out: str,
+    settings: Settings,
     make_workers: Callable[[dict[str, Any]], LocalWorkers],
     stop: threading.Event,
     on_progress: Callable[[Progress], object] = lambda _: None,
@@ -94,7 +71,9 @@ def run(
     """Run a job, or resume it: make the parts that are missing.
 
     Args:
-        job: Sources, output and settings.
+        segments: Those of `plan`.
+        out: Path or URL of the output folder.
+        settings: How each segment is processed.
         make_workers: Makes the workers from the orders that each gets, in JSON types; see `Worker`.
         stop: Ends the job early; segments that are begun are finished.
         on_progress: Called after each outcome, and while segments are skipped or awaited.
@@ -104,30 +83,23 @@ def run(
         MaskjetError: A source does not exist, or workers can't start.
     """
     began, progress = time.monotonic(), Progress()
-    segments = plan(
-        job.sources,
-        recursive=job.recursive,
-        seconds=job.seconds,
-        images=job.images,
-        video_stream=job.video_stream,
-    )
-    folder, parts = open_folder(job.out), Parts(job.out)
+    folder, parts = open_folder(out), Parts(out)
     number = uuid.uuid4().hex
     with folder.lock(number):
         folder.clean(FOLDER)
-        identity = job.settings.identity(digest_weights(job.settings))
+        identity = settings.identity(digest_weights(settings))
         segments = chain([next(segments)], segments)  # errors in the sources are raised before workers start
         failures = Failures(folder)
         with closing(Plan(folder, segments, identity)) as planned:
             facts = {"version": __version__, "settings": identity}
-            orders = {"settings": job.settings.as_dict(), "out": job.out, "facts": facts, "run": number}
+            orders = {"settings": settings.as_dict(), "out": out, "facts": facts, "run": number}
 
             def report() -> None:
                 progress.planned, progress.is_planned = planned.planned, planned.is_complete
                 progress.failures, progress.seconds = failures.count, time.monotonic() - began
                 on_progress(progress)
 
-            pending = _pending(planned, parts, failures, progress, report, verify=job.verify)
+            pending = _pending(planned, parts, failures, progress, report)
             try:
                 with closing(_outcomes(pending, make_workers, orders, stop)) as outcomes:
                     for outcome in outcomes:
@@ -158,26 +130,16 @@ def _outcomes(
 
 
 def _pending(
-    planned: Plan,
-    parts: Parts,
-    failures: Failures,
-    progress: Progress,
-    report: Callable[[], None],
-    *,
-    verify: bool,
+    planned: Plan, parts: Parts, failures: Failures, progress: Progress, report: Callable[[], None]
 ) -> Iterator[tuple[str, Segment] | None]:
     """Segments without a part, in the plan's order; None while planning has not found the next one."""
     for task in planned.read():
         if task is not None and parts.had(task[0]):
-            if verify and (reason := parts.damage(task[0])):
-                progress.damaged.append((task[0], reason))
-                parts.remove(task[0])
-            else:
-                progress.skipped += 1
-                failures.keep(task[0])
-                if progress.skipped % _SKIPPED_AT_ONCE:
-                    continue
-                task = None
+            progress.skipped += 1
+            failures.keep(task[0])
+            if progress.skipped % _SKIPPED_AT_ONCE:
+                continue
+            task = None
         if task is None:
             report()
         yield task

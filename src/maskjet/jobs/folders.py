@@ -9,14 +9,10 @@ import posixpath
 import shutil
 import socket
 import tempfile
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from maskjet.errors import InputError, OutputError, translate_errors
 from maskjet.files import TemporaryFile, naming
@@ -92,8 +88,8 @@ class LocalFolder:
         """Open a file for binary reading; raises the exceptions of Python or pyarrow."""
         return (self.path / place).open("rb")
 
-    def has(self, place: str) -> bool:
-        """Whether a file exists now."""
+    def had(self, place: str) -> bool:
+        """Whether a file exists; a store answers from a listing of its folder, made at the first call for that."""
         path = os.path.join(self.path, place)  # noqa: PTH118 - a million times
         with naming(path):
             try:
@@ -101,9 +97,6 @@ class LocalFolder:
             except FileNotFoundError:
                 return False
             return True
-
-    had = has
-    """As `has`, but a store answers from a listing of the file's folder, made at the first call for it."""
 
     def names(self, folder: str) -> set[str]:
         """Names of the files in a folder now."""
@@ -167,7 +160,7 @@ class RemoteFolder:
     def __init__(self, out: str) -> None:
         self._url = out
         self._system, self._root = storage.resolve(out, "out", OutputError)
-        self._listed: dict[str, NDArray[np.bytes_]] = {}
+        self._listed: dict[str, set[str]] = {}
 
     def _at(self, place: str) -> str:
         return f"{self._root}/{place}"
@@ -220,16 +213,10 @@ class RemoteFolder:
         return self._system.open(self._at(place), "rb")
 
     def had(self, place: str) -> bool:  # noqa: D102
-        folder, _, text = place.rpartition("/")
-        if folder not in self._listed:  # a thousand names per request; a million take 40 MB
-            self._listed[folder] = np.sort(np.array([name.encode() for name in self.names(folder)], np.bytes_))
-        names, name = self._listed[folder], text.encode()
-        at = bisect_left(names, name)
-        return at < len(names) and bool(names[at] == name)
-
-    def has(self, place: str) -> bool:  # noqa: D102
-        with self._reaching(place, "readable"):
-            return bool(self._system.isfile(self._at(place)))
+        folder, _, name = place.rpartition("/")
+        if folder not in self._listed:  # a thousand names per request
+            self._listed[folder] = self.names(folder)
+        return name in self._listed[folder]
 
     def names(self, folder: str) -> set[str]:  # noqa: D102
         with self._reaching(folder, "readable"):

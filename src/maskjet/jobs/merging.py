@@ -14,13 +14,14 @@ from maskjet.detections import join
 from maskjet.errors import InputError, SourceError
 from maskjet.files import is_same_file, replacing
 from maskjet.jobs.parts import Parts
-from maskjet.jobs.rows import FoundFrame, TableBuilder, arrow, metadata, read_frames, schema
+from maskjet.jobs.rows import FoundFrame, TableBuilder, arrow, as_utf8, metadata, read_frames, schema
 from maskjet.media.sinks.coco import CocoJson
 from maskjet.media.sinks.lines import JsonLines
 from maskjet.media.sinks.sink import Sink, Sinks
 from maskjet.media.source import Frame
 from maskjet.tracking import Tracker
 
+_MAKE_AGAIN = "Remove it, and run the same job again."
 _NO_PIXELS = np.empty((0, 0, 3), dtype=np.uint8)
 _ROWS_AT_ONCE = 256  # of a Parquet file's row group
 
@@ -164,7 +165,8 @@ def _read(parts: Parts, missing: set[str], track: bool | None) -> Iterator[tuple
     tracking = None if track is False else _Tracking()
     for name, segment in parts.manifest():
         if name not in missing:
-            positions = {} if segment.is_video else {file.path: i for i, file in enumerate(segment.files, images)}
+            paths = [] if segment.is_video else [as_utf8(file.path) for file in segment.files]
+            positions = {path: i for i, path in enumerate(paths, images)}
             for each in _read_part(parts, name, tracking if segment.is_video else None, must_track=bool(track)):
                 if segment.is_video:
                     index, shown = each.index, f"{each.source}#{each.index}"
@@ -177,14 +179,15 @@ def _read(parts: Parts, missing: set[str], track: bool | None) -> Iterator[tuple
 
 def _position_of(frame: FoundFrame, positions: dict[str, int], path: str) -> int:
     if frame.source not in positions:
-        raise SourceError(f"part must be of its segment, {path!r} has rows of {frame.source!r}: verify the job.")
+        raise SourceError(f"part must be of its segment, {path!r} has rows of {frame.source!r}. {_MAKE_AGAIN}")
     return positions[frame.source]
 
 
 def _read_part(parts: Parts, name: str, tracking: _Tracking | None, *, must_track: bool) -> Iterator[FoundFrame]:
     """Frames of one part, of which one row group at a time is in memory, tracked if the job was to track."""
     with parts.open(name) as file:
-        about = metadata(file.schema_arrow)
+        with _naming(parts.path_of(name)):
+            about = metadata(file.schema_arrow)
         threshold = about.get("track_threshold")
         if must_track and threshold is None:
             raise InputError(
@@ -192,13 +195,19 @@ def _read_part(parts: Parts, name: str, tracking: _Tracking | None, *, must_trac
                 "tracks together: run the job again with --track."
             )
         class_names = {int(class_id): str(named) for class_id, named in about.get("class_names", {}).items()}
-        try:
+        with _naming(parts.path_of(name)):
             for group in range(file.num_row_groups):
                 for batch in file.read_row_group(group).to_batches():
                     frames = read_frames(batch, class_names)
                     if tracking is not None and threshold is not None:
                         frames = map(partial(tracking.follow, threshold=threshold), frames)
                     yield from frames
-        except InputError as error:
-            path = parts.path_of(name)
-            raise SourceError(f"part must be sound, {path!r} is not: {error} Verify the job.") from error
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Name the part whose content is wrong."""
+    try:
+        yield
+    except InputError as error:
+        raise SourceError(f"part must be sound, {path!r} is not: {error} {_MAKE_AGAIN}") from error

@@ -7,12 +7,12 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from maskjet.errors import InputError, MaskjetError, SourceError, first_line, translate_errors
+from maskjet.errors import InputError, SourceError, translate_errors
 from maskjet.jobs.folders import open_folder
-from maskjet.jobs.rows import SCHEMA, arrow, metadata, schema
-from maskjet.jobs.segments import Segment, digest
+from maskjet.jobs.rows import arrow, metadata
+from maskjet.jobs.segments import Segment
 
 if TYPE_CHECKING:
     import pyarrow
@@ -63,17 +63,9 @@ class Parts:
         parquet.write_table(table, data, compression="zstd", row_group_size=_ROWS_AT_ONCE, write_page_checksum=True)
         self._folder.write(place, data.getvalue())
 
-    def has(self, digest: str) -> bool:
-        """Whether a part exists now."""
-        return self._folder.has(self._place_of(digest))
-
     def had(self, digest: str) -> bool:
-        """As `has`, but in a store as of the first call, see `LocalFolder.had`."""
+        """Whether a part exists; in a store as of the first call, see `LocalFolder.had`."""
         return self._folder.had(self._place_of(digest))
-
-    def remove(self, digest: str) -> None:
-        """Remove a part if it exists."""
-        self._folder.remove(self._place_of(digest))
 
     @contextmanager
     def open(self, digest: str) -> Iterator[ParquetFile]:
@@ -87,26 +79,6 @@ class Parts:
         ):
             yield parquet.ParquetFile(file, page_checksum_verification=True)
 
-    def read(self, digest: str) -> pyarrow.Table:
-        """Read a part."""
-        with self.open(digest) as file:
-            return file.read()
-
-    def about(self, digest: str) -> dict[str, Any]:
-        """The metadata of a part; raises InputError if it is not of a job."""
-        with self.open(digest) as file:
-            return metadata(file.schema_arrow)
-
-    def damage(self, digest: str) -> str | None:
-        """Read a part completely; returns why it is missing, damaged or of another segment, None if it is sound."""
-        try:
-            table = self.read(digest)
-            with translate_errors(SourceError, "part must be sound, it is not"):
-                _check(digest, table)
-        except MaskjetError as error:
-            return first_line(error)
-        return None
-
     def manifest(self) -> Iterator[tuple[str, Segment]]:
         """Read the manifest, out/segments.jsonl: name and segment of each planned part, in order."""
         path = self._folder.name(MANIFEST)
@@ -119,26 +91,3 @@ class Parts:
                 value = json.loads(line)
                 self._place_of(value["part"])
                 yield value["part"], Segment.from_dict(value["segment"])
-
-
-def _check(name: str, table: pyarrow.Table) -> None:
-    """Raise InputError unless a table, whose pages have their checksums, is the part of a name, and complete."""
-    about = metadata(table.schema)
-    expected = schema(with_weak="track_threshold" in about)
-    if not table.schema.equals(expected, check_metadata=False):
-        raise InputError(f"part must have the columns of schema {SCHEMA}, got {', '.join(table.schema.names)[:200]}.")
-    with translate_errors(InputError, "part must have sound columns, it has not"):
-        table.validate(full=True)
-    with translate_errors(InputError, "part must state its segment, it does not"):
-        segment = Segment.from_dict(about["segment"])
-    if digest(segment, about.get("settings", {})) != name:
-        raise InputError(f"part must be named by its segment and settings, it is of {segment.name!r}.")
-    _check_counts(table, about)
-
-
-def _check_counts(table: pyarrow.Table, about: dict[str, Any]) -> None:
-    """Check the numbers of frames and detections against the metadata."""
-    stated = {name: about.get(name) for name in ("frames", "detections")}
-    found = {"frames": table.num_rows, "detections": int(table.column("n").to_numpy().sum())}
-    if found != stated:
-        raise InputError(f"part must have the rows that its metadata states, {stated}, got {found}.")

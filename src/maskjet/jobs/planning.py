@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from maskjet.errors import InputError, SourceError
@@ -12,17 +11,10 @@ from maskjet.jobs import storage
 from maskjet.jobs.finding import Finder, hash_path
 from maskjet.jobs.segments import Segment, SourceFile
 from maskjet.media import keyframes
-from maskjet.media.selection import check_count, select_frames
+from maskjet.media.selection import check_count
 
 
-def plan(
-    sources: Any,
-    *,
-    recursive: bool = False,
-    seconds: float = 10.0,
-    images: int = 128,
-    video_stream: int | None = None,
-) -> Iterator[Segment]:
+def plan(sources: Any, *, recursive: bool = False, seconds: float = 10.0, images: int = 128) -> Iterator[Segment]:
     """Cut sources into segments, in an order that depends on names alone.
 
     In a folder images come first, then videos, then its sub-folders, each in natural order (2 before 10). Videos are
@@ -41,7 +33,6 @@ def plan(
         recursive: Whether sub-folders are searched. A link to a folder is followed once.
         seconds: Shortest time between two places where a video is cut.
         images: Most images of a segment.
-        video_stream: Which of several video streams is cut, as in `maskjet.media.frames.open_source`.
 
     Returns:
         The segments, at least one, found as they are asked for. Meanwhile the names in one folder are held, some 100
@@ -58,17 +49,16 @@ def plan(
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
         raise InputError(f"seconds must be a number above 0, got {seconds!r}.")
     check_count("images", images)
-    cut = partial(_cut, seconds=seconds, video_stream=select_frames(video_stream=video_stream).video_stream)
-    return _segments(Finder(sources, recursive=recursive), cut, images)
+    return _segments(Finder(sources, recursive=recursive), seconds, images)
 
 
-def _segments(finder: Finder, cut: Callable[[SourceFile], Iterator[Segment]], most: int) -> Iterator[Segment]:
+def _segments(finder: Finder, seconds: float, most: int) -> Iterator[Segment]:
     waiting: list[SourceFile] = []
     for found in finder:
         if found.is_missing:
             yield Segment((found.file,), found.is_video)
         elif found.is_video:
-            yield from cut(found.file)
+            yield from _cut(found.file, seconds)
         else:
             waiting.append(found.file)
             if len(waiting) > most:
@@ -91,14 +81,14 @@ def _end_of_segment(files: Sequence[SourceFile]) -> int:
     return min(range(max(1, most // 4), most + 1), key=lambda at: hash_path(files[at].path))
 
 
-def _cut(file: SourceFile, seconds: float, video_stream: int | None) -> Iterator[Segment]:
+def _cut(file: SourceFile, seconds: float) -> Iterator[Segment]:
     """Segments of a video; one for all of it if it can't be cut, so that processing it gives the reason."""
     try:
         with storage.local_copy(file) as path:
-            ranges = keyframes.cut_video(path, seconds=seconds, video_stream=video_stream)
+            ranges = keyframes.cut_video(path, seconds=seconds)
     except SourceError:
         ranges = []
     if not ranges:
-        yield Segment((file,), True, video_stream=video_stream)
+        yield Segment((file,), True)
     for each in ranges:
-        yield Segment((file,), True, each.first, each.count, each.entry, video_stream)
+        yield Segment((file,), True, each.first, each.count, each.entry)

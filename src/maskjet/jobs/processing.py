@@ -106,7 +106,7 @@ def _process_video(
 
     def read(path: str, entry: Entry | None) -> pyarrow.Table:
         builder = make_builder()
-        frames = VideoPart(segment.first, segment.count, entry, segment.video_stream)
+        frames = VideoPart(segment.first, segment.count, entry)
         source = open_part(path, frames, every=every, decoding=decoding)
         if source is None:
             return builder.table()

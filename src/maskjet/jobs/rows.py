@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,6 @@ SCHEMA = 1
 """Version of the schemas; a reader refuses others."""
 METADATA_KEY = b"maskjet"
 """Key of the schema's metadata that holds ours, as JSON."""
-_ESCAPED = "json:"
 _TRACKS = ("track_id", "track_class_id")
 _WEAK = "weak_"  # starts the columns of weak detections
 _FRAMES_AT_ONCE = 1024  # per record batch, whose lists have 32-bit offsets
@@ -68,34 +66,9 @@ def schema(*, with_weak: bool = False, with_tracks: bool = False) -> pyarrow.Sch
     return pa.schema([*about, *found])
 
 
-@lru_cache(maxsize=4096)  # class names come again and again
-def escape(text: str) -> str:
-    """Make text valid UTF-8: unchanged if it is, else "json:" and the text as a JSON string.
-
-    Paths that are no UTF-8 have lone surrogates in Python, which JSON writes as escapes. Text that begins with "json:"
-    is escaped, too, so that `unescape` always gives the text back.
-    """
-    if not text.startswith(_ESCAPED):
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            pass
-        else:
-            return text
-    return _ESCAPED + json.dumps(text)
-
-
-def unescape(text: str) -> str:
-    """Undo `escape`; raises InputError for what it did not write."""
-    if not text.startswith(_ESCAPED):
-        return text
-    try:
-        value = json.loads(text.removeprefix(_ESCAPED))
-    except ValueError:
-        value = None
-    if not isinstance(value, str):
-        raise InputError(f'source must be a path, or "json:" and a JSON string, got {text!r}.')
-    return value
+def as_utf8(text: str) -> str:
+    r"""Make text valid UTF-8: bytes of a path that are none, lone surrogates in Python, become escapes as `\\udce9`."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def with_metadata(table: pyarrow.Table, **more: Any) -> pyarrow.Table:
@@ -191,7 +164,7 @@ def _columns(frames: Sequence[FoundFrame]) -> dict[str, Any]:
     """Columns of frames, by name; of numbers there are arrays, not an object for each."""
     pa, found = arrow(), [each.found for each in frames]
     about = {
-        "source": pa.array([escape(each.source) for each in frames], pa.string()),
+        "source": pa.array([as_utf8(each.source) for each in frames], pa.string()),
         "index": pa.array([each.index for each in frames], pa.int64()),
         "time_s": pa.array([each.time_s for each in frames], pa.float64()),
         "height": pa.array([each.image_size[0] for each in found], pa.int32()),
@@ -225,11 +198,11 @@ def _masks(found: Detections) -> list[bytes] | None:
 
 def _class_names(found: Detections) -> list[str]:
     """Class name of each detection; a class without a name gets its id, as in `Detections`."""
-    return [escape(found.class_names.get(each, str(each))) for each in found.class_id.tolist()]
+    return [as_utf8(found.class_names.get(each, str(each))) for each in found.class_id.tolist()]
 
 
 def read_frames(batch: pyarrow.RecordBatch, class_names: Mapping[int, str]) -> Iterator[FoundFrame]:
-    """Convert rows back to frames, equal to those given to `TableBuilder.add`.
+    """Convert rows back to frames, equal to those given to `TableBuilder.add`, with sources by `as_utf8`.
 
     Args:
         batch: Rows of a part.
@@ -239,7 +212,7 @@ def read_frames(batch: pyarrow.RecordBatch, class_names: Mapping[int, str]) -> I
     found = _read_lists(batch, class_names)
     weak = _read_lists(batch, class_names, _WEAK) if f"{_WEAK}rle" in batch.schema.names else repeat(None)
     for (source, index, time_s), some, weaker in zip(about, found, weak, strict=False):
-        yield FoundFrame(unescape(source), index, time_s, some, weaker)
+        yield FoundFrame(source, index, time_s, some, weaker)
 
 
 def _read_lists(batch: pyarrow.RecordBatch, class_names: Mapping[int, str], start: str = "") -> Iterator[Detections]:
@@ -255,7 +228,7 @@ def _read_lists(batch: pyarrow.RecordBatch, class_names: Mapping[int, str], star
     for row, size in enumerate(sizes):
         rows = slice(ends[row], ends[row + 1])
         counts = strings[row].as_py()
-        texts = [] if names is None else map(unescape, names[row].as_py())
+        texts = [] if names is None else names[row].as_py()
         tracked: dict[str, Any] = {
             name: None if (ids := column[row].as_py()) is None else np.array(ids, np.int64)
             for name, column in tracks.items()

@@ -48,8 +48,6 @@ class Segment:
     """Number of frames; None for all up to the video's end, and for images."""
     entry: Entry | None = None
     """Key frame at which decoding starts, with index `first`; None for the start of the file."""
-    video_stream: int | None = None
-    """Number of the stream that is read, of a video that has several; None for FFmpeg's choice."""
 
     @property
     def name(self) -> str:
@@ -63,11 +61,8 @@ class Segment:
         return f"{path}#{self.first}-{'' if self.count is None else self.first + self.count - 1}"
 
     def as_dict(self) -> dict[str, Any]:
-        """In JSON types; without `video_stream` if that is None, as in results from before it was there."""
-        value = asdict(self)
-        if self.video_stream is None:
-            del value["video_stream"]
-        return value
+        """In JSON types."""
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Segment:
@@ -79,7 +74,6 @@ class Segment:
             first=value["first"],
             count=value["count"],
             entry=None if entry is None else Entry(**entry),
-            video_stream=value.get("video_stream"),
         )
 
 

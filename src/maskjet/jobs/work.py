@@ -154,15 +154,13 @@ class Worker:
             return error_answer(error, segment.name)
 
     def do(self, part: str, segment: Segment, *, is_again: bool = False) -> Outcome:
-        """Detect on a segment and write its part, unless that exists.
+        """Detect on a segment and write its part.
 
         Raises:
             OutputError: The part can't be written, or a later job works on the folder.
             DeviceError: The device failed, and the process must end.
         """
         self._folder.check(self._run)
-        if self._parts.has(part):  # of a worker that died before it answered
-            return outcome_of(part, segment, self._parts.about(part))
         if is_again:
             note_failures(self._folder, part, ())  # replaces what the attempt before may have written
         return self._work(part, segment)

@@ -12,10 +12,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from maskjet.errors import InputError, MaskjetError
-from maskjet.serve import docs_page, health, live, metrics, problems, source_routes, v1, v2, v2_grpc
+from maskjet.serve import docs_page, health, live, metrics, page, problems, source_routes, v1, v2, v2_grpc
 from maskjet.serve.guard import Guard
 from maskjet.serve.metrics import RequestCounter
-from maskjet.serve.page import page_router
 from maskjet.serve.service import Service
 from maskjet.serve.settings import Settings
 from maskjet.serve.siblings import Siblings
@@ -77,7 +76,7 @@ def create_app(
         health.router,
         metrics.router,
         docs_page.router,
-        page_router(),
+        page.router,
     ):
         app.include_router(router)
     for kind in (problems.ProblemError, MaskjetError, HTTPException):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
+from typing import cast
 
-import python_multipart
 from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import parse_options_header
+from python_multipart.multipart import FormParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
 from maskjet import limits
@@ -78,55 +79,31 @@ def split(content_type: str, body: bytes, most: int) -> list[EncodedImage]:
 def _split_form(boundary: bytes, body: bytes, most: int) -> list[EncodedImage]:
     if not boundary:
         raise problems.bad_request("Content-Type must name the boundary of multipart/form-data, it does not.")
-    form = _Form(body, most)
+    parts: list[EncodedImage] = []
+    ends: list[bool] = []
+
+    def add(given: bytes | None, data: bytes | None) -> None:
+        if len(parts) >= most:
+            raise problems.too_large(f"The body has more than {most} parts.")
+        name = (given or str(len(parts)).encode()).decode(errors="replace")
+        parts.append(EncodedImage(data or b"", f"part {name!r}", name))
+
+    parser = FormParser(
+        "multipart/form-data",
+        lambda field: add(field.field_name, field.value),
+        lambda file: add(file.file_name or file.field_name, cast(BytesIO, file.file_object).getvalue()),
+        lambda: ends.append(True),
+        boundary,
+        config={"MAX_MEMORY_FILE_SIZE": len(body)},  # nothing goes to the disk
+    )
     try:
-        parser = python_multipart.MultipartParser(boundary, form.callbacks())  # type: ignore[arg-type]
         parser.write(body)
         parser.finalize()
     except FormParserError as error:
         raise problems.bad_request(f"The body must be multipart/form-data, it is not: {error}.") from error
-    if not form.is_whole:
+    if not ends:
         raise problems.bad_request("The body must be multipart/form-data, it is cut off.")
-    return form.parts
-
-
-class _Form:
-    """Collects the parts of a form from the parser's callbacks."""
-
-    def __init__(self, body: bytes, most: int) -> None:
-        self.parts: list[EncodedImage] = []
-        self.is_whole = False
-        self._body, self._most = body, most
-        self._header, self._value = bytearray(), bytearray()
-        self._headers: dict[bytes, bytes] = {}
-        self._chunks: list[bytes] = []
-
-    def callbacks(self) -> dict[str, object]:
-        return {
-            "on_part_begin": self._begin,
-            "on_part_data": lambda data, start, end: self._chunks.append(data[start:end]),
-            "on_part_end": self._end,
-            "on_header_field": lambda data, start, end: self._header.extend(data[start:end]),
-            "on_header_value": lambda data, start, end: self._value.extend(data[start:end]),
-            "on_header_end": self._end_header,
-            "on_end": lambda: setattr(self, "is_whole", True),
-        }
-
-    def _begin(self) -> None:
-        if len(self.parts) >= self._most:
-            raise problems.too_large(f"The body has more than {self._most} parts.")
-        self._headers, self._chunks = {}, []
-
-    def _end_header(self) -> None:
-        self._headers[bytes(self._header).lower()] = bytes(self._value)
-        self._header.clear()
-        self._value.clear()
-
-    def _end(self) -> None:
-        _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
-        given = options.get(b"filename") or options.get(b"name") or str(len(self.parts)).encode()
-        name = given.decode(errors="replace")
-        self.parts.append(EncodedImage(b"".join(self._chunks), f"part {name!r}", name))
+    return parts
 
 
 def check_sizes(images: Sequence[EncodedImage], most: int) -> int:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-from importlib.resources import files
+import mimetypes
+from typing import Any
 
-from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi import APIRouter, Request, Response
+from starlette.staticfiles import StaticFiles
 
-_TYPES = {
-    ".css": "text/css; charset=utf-8",
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-    ".webp": "image/webp",
-}
+router = APIRouter(include_in_schema=False)
+mimetypes.add_type("image/webp", ".webp")  # which Python knows from 3.13 on
 
 # Scripts and styles from this server alone, none inline; no HTML from strings (trusted types). The user's pictures and
 # videos are blobs. connect-src 'self' includes this server's WebSocket.
@@ -45,32 +41,23 @@ HEADERS = {
 """Headers of all pages."""
 
 
-def page_router() -> APIRouter:
-    """Make the router of the page.
+class _Files(StaticFiles):
+    """Files of the page, with its headers."""
 
-    It answers GET and HEAD of `/` and `/page/<file>` from memory, without a token: the page itself asks for one. The
-    page's links are relative, so a proxy may mount it below a prefix that ends in a slash.
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers.update(HEADERS)
+        return response
+
+
+_files = _Files(packages=[("maskjet.serve", "page")], follow_symlink=True)
+
+
+@router.api_route("/", methods=["GET", "HEAD"])
+@router.api_route("/page/{name}", methods=["GET", "HEAD"])
+async def get_file(request: Request) -> Response:
+    """A file of the page, without a token: the page itself asks for one.
+
+    Its links are relative, so a proxy may mount it below a prefix that ends in a slash.
     """
-    folder = files("maskjet.serve") / "page"
-    contents = {one.name: one.read_bytes() for one in folder.iterdir() if _suffix(one.name) in _TYPES}
-    router = APIRouter(include_in_schema=False)
-
-    @router.api_route("/", methods=["GET", "HEAD"])
-    @router.api_route("/page/{name}", methods=["GET", "HEAD"])
-    def get_file(request: Request) -> Response:
-        """The file, or 304 if the browser has this version."""
-        name = request.path_params.get("name", "index.html")
-        if name not in contents:
-            raise HTTPException(404, f"The page has no file {name!r}.")
-        etag = f'"{hashlib.sha256(contents[name]).hexdigest()[:32]}"'
-        headers = {**HEADERS, "ETag": etag}
-        known = {one.strip().removeprefix("W/") for one in request.headers.get("If-None-Match", "").split(",")}
-        if known & {etag, "*"}:
-            return Response(status_code=304, headers=headers)
-        return Response(contents[name], media_type=_TYPES[_suffix(name)], headers=headers)
-
-    return router
-
-
-def _suffix(name: str) -> str:
-    return name[name.rfind(".") :]
+    return await _files.get_response(request.path_params.get("name", "index.html"), request.scope)
