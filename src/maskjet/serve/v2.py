@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import numpy as np
@@ -20,7 +21,7 @@ from pydantic import ConfigDict
 from maskjet.serve import bodies, problems, v1_schemas, v2_codec
 from maskjet.serve.clients import while_connected
 from maskjet.serve.dispatcher import Dispatcher
-from maskjet.serve.service import Service
+from maskjet.serve.service import Reservation, Service
 from maskjet.serve.v2_images import read_images
 from maskjet.serve.v2_json import Fields, read, show
 from maskjet.serve.v2_regions import KINDS, Regions
@@ -39,6 +40,7 @@ SERVER = {
 }
 """Metadata of the server."""
 _JSON_FACTOR = 8  # bytes of memory per byte of JSON, for its text and Python's objects
+_QUICK_BYTES = 2**12  # of JSON that takes less time than to hand it to a thread
 _BY_VERSION = ("/models/{model}", "/models/{model}/versions/{version}")
 _R = TypeVar("_R")
 
@@ -203,44 +205,49 @@ class Inference:
         Args:
             stated: Its JSON; or the same, from a message of gRPC. Memory for the whole request is reserved already.
             binary: Bytes of the input; empty if they are elsewhere.
-            write: Makes the answer in a thread; see `v2_codec.write_response`.
+            write: Makes the answer, that of several images in a thread; see `v2_codec.write_response`.
         """
-        service, dispatcher, settings = self._service, self.dispatcher, self._service.settings
+        service = self._service
         json_bytes = len(stated) if isinstance(stated, bytes) else 0
         held = len(binary) + json_bytes
         with service.memory.reserve(held) as reservation:
             reservation.take(_JSON_FACTOR * json_bytes)
-
-            def read_region(name: str, offset: int, size: int) -> Any:
-                reservation.take(size)
-                return self._regions.read(name, offset, size)
-
-            def read_all() -> tuple[v2_codec.InferRequest, list[Any]]:
-                request, limits = read(v2_codec.InferRequest, stated), (settings.parts, settings.pixels)
-                return request, read_images(request.inputs[0], binary, read_region, *limits)
-
-            request, images = await service.in_thread(read_all)
-        outputs = request.choose_outputs(_outputs(dispatcher))
-        found = await self._predict(request, images, held)
+            if json_bytes <= _QUICK_BYTES:
+                request = read(v2_codec.InferRequest, stated)
+            else:
+                request = await service.in_thread(read, v2_codec.InferRequest, stated)
+        outputs = request.choose_outputs(_outputs(self.dispatcher))
+        with service.memory.reserve(held) as reservation:
+            found = await self._predict(request, binary, reservation)
         start = time.perf_counter()
-        written = await service.in_thread(write, found, request.id, outputs, dispatcher.name, VERSION)
+        answering = partial(write, found, request.id, outputs, self.dispatcher.name, VERSION)
+        written = answering() if len(found) == 1 else await service.in_thread(answering)
         service.metrics.stage_seconds.labels("encode").observe(time.perf_counter() - start)
         return written
 
-    async def _predict(self, request: v2_codec.InferRequest, images: Sequence[Any], held: int) -> list[Detections]:
+    async def _predict(
+        self, request: v2_codec.InferRequest, binary: memoryview, reservation: Reservation
+    ) -> list[Detections]:
         service, dispatcher, settings = self._service, self.dispatcher, self._service.settings
         options = replace(request.options(), tiling=settings.tiling)
         timeout_s = 1e-6 * (request.parameters.timeout or 2**63)
         dispatcher.check(options)
         deadline = self._start + min(settings.deadline_s, timeout_s)
+
+        def read_region(name: str, offset: int, size: int) -> Any:
+            reservation.take(size)
+            return self._regions.read(name, offset, size)
+
+        (tensor,) = request.inputs
+        reading = partial(read_images, tensor, binary, read_region, settings.parts, settings.pixels)
+        images = reading() if tensor.is_raw else await service.in_thread(reading)
         dispatcher.check_room(len(images))
-        with service.memory.reserve(held) as reservation:
-            if isinstance(images[0], bytes):
-                titled = [bodies.EncodedImage(one, f"image: element {number}") for number, one in enumerate(images)]
-                images = await bodies.decoders(service, titled, reservation)
-            else:  # `predict` copies those in a body, which is read-only
-                reservation.take(sum(one.nbytes for one in images if isinstance(one, np.ndarray)))
-            answers = await dispatcher.predict_all(images, options, deadline=deadline)
+        if isinstance(images[0], bytes):
+            titled = [bodies.EncodedImage(one, f"image: element {number}") for number, one in enumerate(images)]
+            images = await bodies.decoders(service, titled, reservation)
+        else:  # `predict` copies those in a body, which is read-only
+            reservation.take(sum(one.nbytes for one in images if isinstance(one, np.ndarray)))
+        answers = await dispatcher.predict_all(images, options, deadline=deadline)
         service.metrics.stage_seconds.labels("decode").observe(max(answer.decode_s for answer in answers))
         return [answer.detections for answer in answers]
 

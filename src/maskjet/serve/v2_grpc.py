@@ -7,6 +7,7 @@ read, and few messages are read at a time.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -45,6 +46,7 @@ async def serving(service: Service, regions: Regions) -> AsyncIterator[None]:
     if service.settings.grpc_port is None:
         yield
         return
+    os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")  # it wakes five threads more per call
     from grpc import aio
 
     settings, siblings = service.settings, service.siblings
@@ -128,14 +130,15 @@ class _Methods:
         if name not in (*self._answers, _INFER, _STREAM):
             return None
 
-        async def run(_: Any, context: Any) -> None:
+        async def run(_: Any, context: Any) -> bytes | None:
             outcome = "gone"
             try:
                 self._check(name, dict(details.invocation_metadata))
-                await (self._stream(context) if name == _STREAM else self._answer(name, context))
+                answer = await (self._stream(context) if name == _STREAM else self._answer(name, context))
                 outcome = "200"
+                return answer
             except grpc.aio.BaseError:  # the client has gone
-                pass
+                return b""
             except Exception as error:
                 problem = problems.to_problem(error)
                 outcome = str(problem.status)
@@ -144,7 +147,8 @@ class _Methods:
             finally:
                 self._service.metrics.requests.labels(f"grpc {name}", outcome).inc()
 
-        return grpc.stream_stream_rpc_method_handler(run)
+        made = grpc.stream_stream_rpc_method_handler if name == _STREAM else grpc.stream_unary_rpc_method_handler
+        return made(run)
 
     def _check(self, name: str, metadata: Mapping[str, Any]) -> None:
         """Refuse a call before its message is read; without a token the port is on loopback, or `insecure`."""
@@ -156,7 +160,7 @@ class _Methods:
             given = Headers({"authorization": str(metadata.get("authorization", ""))})
             self._access.check({}, given, is_open=False)
 
-    async def _answer(self, name: str, context: Any) -> None:
+    async def _answer(self, name: str, context: Any) -> bytes:
         try:
             async with asyncio.timeout(self._settings.body_s), self._receiving:
                 data = await context.read()
@@ -171,7 +175,7 @@ class _Methods:
             fields = function(self._parse(kind, data))
             fields = await fields if isawaitable(fields) else fields
             answer = getattr(self._messages, answers)(**fields or {})
-        await context.write(answer.SerializeToString())
+        return bytes(answer.SerializeToString())
 
     async def _stream(self, context: Any) -> None:
         """Answer the requests of a stream, one after the other, until either side ends it."""
@@ -204,11 +208,22 @@ class _Methods:
             asked = self._parse("Request", head)
             inference = v2.Inference(self._service, self._regions, asked.model_name, asked.model_version or v2.VERSION)
             inference.dispatcher.check_room()
-            stated = _as_dict(asked)
-            if contents:
-                for one in stated["inputs"]:
-                    one["parameters"]["binary_data_size"] = len(contents)
-            return await inference.run({**stated, "id": asked.id or None}, contents, self._write)
+            binary = {"binary_data_size": len(contents)} if contents else {}
+            stated = {
+                "id": asked.id or None,
+                "parameters": _values(asked),
+                "inputs": [
+                    {
+                        "name": one.name,
+                        "datatype": one.datatype,
+                        "shape": list(one.shape),
+                        "parameters": _values(one) | binary,
+                    }
+                    for one in asked.inputs
+                ],
+                "outputs": [{"name": one.name, "parameters": _values(one)} for one in asked.outputs],
+            }
+            return await inference.run(stated, contents, self._write)
 
     def _write(
         self, found: Sequence[Detections], identity: str | None, outputs: Sequence[Any], model: str, version: str
@@ -240,7 +255,7 @@ class _Methods:
         return {"regions": [{"key": each["name"], "value": each} for each in self._regions.status(kind, asked.name)]}
 
     def _register_region(self, kind: str, asked: Any) -> None:
-        self._regions.register(kind, _as_dict(asked))
+        self._regions.register(kind, {name: getattr(asked, name) for name in KINDS[kind].model_fields})
 
     def _unregister_region(self, kind: str, asked: Any) -> None:
         self._regions.unregister(kind, asked.name)
@@ -267,14 +282,6 @@ def _split(data: bytes) -> tuple[bytes, memoryview]:
     return bytes(head), memoryview(b"") if contents is None else contents
 
 
-def _as_dict(stated: Any) -> dict[str, Any]:
-    """A message's fields by name, as the JSON of HTTP has them."""
-    fields = {}
-    for field in stated.DESCRIPTOR.fields:
-        value = getattr(stated, field.name)
-        if field.name == "parameters":
-            value = {one.key: getattr(one.value, one.value.WhichOneof("choice") or "bool") for one in value}
-        elif not isinstance(value, str | bytes | int):
-            value = [_as_dict(one) if field.message_type else one for one in value]
-        fields[field.name] = value
-    return fields
+def _values(stated: Any) -> dict[str, Any]:
+    """The parameters of a message's part, as the JSON of HTTP has them."""
+    return {one.key: getattr(one.value, one.value.WhichOneof("choice") or "bool") for one in stated.parameters}

@@ -6,6 +6,7 @@ import binascii
 import math
 import struct
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -47,6 +48,11 @@ class ImageTensor(Fields):
     data: list[Any] | None = None
     parameters: _Place = _Place()
 
+    @property
+    def is_raw(self) -> bool:
+        """Whether it has bytes of frames: `read_images` of them takes no time."""
+        return self.datatype == "UINT8" and self.data is None
+
 
 def read_images(
     tensor: ImageTensor, binary: memoryview, read_region: ReadRegion, most_images: int, most_pixels: int
@@ -54,7 +60,8 @@ def read_images(
     """Read the images of the one input, whose bytes may be all those after the JSON.
 
     Returns:
-        uint8 [H, W, 3] that share memory with `binary` or the region; or contents of image files, unchecked.
+        uint8 [H, W, 3] that share memory with `binary`; functions that read one from the region; or contents of image
+        files, unchecked.
 
     Raises:
         ProblemError: 413, there are more images, or they have more pixels.
@@ -76,14 +83,19 @@ def read_images(
     length = len(binary) if region is None else place.shared_memory_byte_size
     if not is_encoded and length != math.prod(shape):
         raise InputError(f"image must have {math.prod(shape):,} values, as its shape, got {length:,}.")
-    values: Any = binary
-    if region is not None:
-        values = read_region(region, place.shared_memory_offset, length)
-        if is_encoded and not isinstance(values, np.ndarray):
-            raise InputError("image must be UINT8 in a GPU's memory, got BYTES: use system shared memory for them.")
-    if is_encoded:
-        return _split_elements(memoryview(values), shape[0])
-    return list((np.frombuffer(values, dtype=np.uint8) if region is None else values).reshape(shape))
+    if not is_encoded and region is not None:
+        size, frame = length // shape[0], partial(_read_frame, read_region, region, shape[1:])
+        return [partial(frame, place.shared_memory_offset + number * size, size) for number in range(shape[0])]
+    if not is_encoded:
+        return list(np.frombuffer(binary, dtype=np.uint8).reshape(shape))
+    values = binary if region is None else read_region(region, place.shared_memory_offset, length)
+    if region is not None and not isinstance(values, np.ndarray):
+        raise InputError("image must be UINT8 in a GPU's memory, got BYTES: use system shared memory for them.")
+    return _split_elements(memoryview(values), shape[0])
+
+
+def _read_frame(read_region: ReadRegion, region: str, shape: list[int], offset: int, size: int) -> Any:
+    return read_region(region, offset, size).reshape(shape)
 
 
 def _check_shape(tensor: ImageTensor, most_images: int) -> list[int]:
