@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import numpy as np
-from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import ConfigDict
 
@@ -58,6 +58,12 @@ _REQUEST = {
     "required": True,
     "description": "JSON; or JSON of which Inference-Header-Content-Length bytes are followed by the tensor's.",
     "content": _BODY,
+}
+_LENGTH = {
+    "name": LENGTH_HEADER.lower(),
+    "in": "header",
+    "schema": v1_schemas.TEXT,
+    "description": "Bytes of the JSON, if the body has binary data after it.",
 }
 _INFER: v1_schemas.Responses = {
     200: {"description": "The outputs; in the form of requests.", "content": _BODY},
@@ -122,23 +128,17 @@ def describe(dispatcher: Dispatcher) -> dict[str, Any]:
     }
 
 
-async def infer(
-    request: Request,
-    model: str,
-    version: str = VERSION,
-    inference_header_content_length: Annotated[
-        str | None, Header(description="Bytes of the JSON, if the body has binary data after it.")
-    ] = None,
-) -> Response:
+async def infer(request: Request, model: str, version: str = VERSION) -> Response:
     """Detect on the input's images. Images that come while the model is busy share a batch."""
     inference = Inference(request.app.state.service, request.app.state.regions, model, version)
-    if len(request.headers.getlist(LENGTH_HEADER)) > 1:
+    lengths = request.headers.getlist(LENGTH_HEADER)
+    if len(lengths) > 1:
         raise problems.bad_request(f"{LENGTH_HEADER} must be given once.")
     if request.query_params:
         raise problems.bad_request("The query must be empty; parameters are in the JSON's `parameters`.")
     inference.dispatcher.check_room()
     body = await bodies.read(request)
-    size = v2_codec.read_json_size(inference_header_content_length, len(body))
+    size = v2_codec.read_json_size(lengths[0] if lengths else None, len(body))
     work = inference.run(body[:size], memoryview(body)[size:], v2_codec.write_response)
     data, length = await while_connected(request.receive, work)
     if length is None:
@@ -152,7 +152,7 @@ for _path in _BY_VERSION:
     router.post(
         f"{_path}/infer",
         summary="Find things in an image, or in several",
-        openapi_extra={"requestBody": _REQUEST},
+        openapi_extra={"requestBody": _REQUEST, "parameters": [_LENGTH]},
         responses=_INFER,
         response_class=Response,
     )(infer)
