@@ -100,14 +100,13 @@ class _Shortcut:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; `Guard` answers if it raises an error."""
-        if scope["type"] == "http" and scope["method"] == "POST" and not scope.get("root_path"):
-            for route in self._routes:
-                if found := route.path_regex.match(scope["path"]):
-                    scope["route"] = route
-                    response = await route.endpoint(Request(scope, receive), **found.groupdict())
-                    await response(scope, receive, send)
-                    return
-        await self._app(scope, receive, send)
+        is_one = scope["type"] == "http" and scope["method"] == "POST" and not scope.get("root_path")
+        answer = self._app
+        for route in self._routes if is_one else ():
+            if found := route.path_regex.match(scope["path"]):
+                scope["route"] = route
+                answer = await route.endpoint(Request(scope, receive), **found.groupdict())
+        await answer(scope, receive, send)
 
 
 async def _answer_problem(request: Request, error: Exception) -> Response:

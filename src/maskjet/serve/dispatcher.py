@@ -173,8 +173,6 @@ class Dispatcher:
                     else:
                         self._enqueue(ticket, image)
                 self._pass_permits()
-            if len(tickets) == 1:
-                return [await tickets[0].answer]
             return await asyncio.gather(*(ticket.answer for ticket in tickets))
         finally:
             if timer is not None:

@@ -7,8 +7,8 @@ extensions there are binary tensor data and shared memory; paths of others (conf
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -21,7 +21,7 @@ from pydantic import ConfigDict
 from maskjet.serve import bodies, problems, v1_schemas, v2_codec
 from maskjet.serve.clients import while_connected
 from maskjet.serve.dispatcher import Dispatcher
-from maskjet.serve.service import Reservation, Service
+from maskjet.serve.service import Service
 from maskjet.serve.v2_images import read_images
 from maskjet.serve.v2_json import Fields, read, show
 from maskjet.serve.v2_regions import KINDS, Regions
@@ -56,14 +56,8 @@ _BODY = {
 }
 _REQUEST = {
     "required": True,
-    "description": "JSON; or JSON of which Inference-Header-Content-Length bytes are followed by the tensor's.",
+    "description": f"JSON; or JSON, whose bytes the header {LENGTH_HEADER} states, and the tensor's bytes after it.",
     "content": _BODY,
-}
-_LENGTH = {
-    "name": LENGTH_HEADER.lower(),
-    "in": "header",
-    "schema": v1_schemas.TEXT,
-    "description": "Bytes of the JSON, if the body has binary data after it.",
 }
 _INFER: v1_schemas.Responses = {
     200: {"description": "The outputs; in the form of requests.", "content": _BODY},
@@ -152,7 +146,7 @@ for _path in _BY_VERSION:
     router.post(
         f"{_path}/infer",
         summary="Find things in an image, or in several",
-        openapi_extra={"requestBody": _REQUEST, "parameters": [_LENGTH]},
+        openapi_extra={"requestBody": _REQUEST},
         responses=_INFER,
         response_class=Response,
     )(infer)
@@ -212,50 +206,45 @@ class Inference:
         held = len(binary) + json_bytes
         with service.memory.reserve(held) as reservation:
             reservation.take(_JSON_FACTOR * json_bytes)
-            if json_bytes <= _QUICK_BYTES:
-                request = read(v2_codec.InferRequest, stated)
-            else:
-                request = await service.in_thread(read, v2_codec.InferRequest, stated)
+            parse = partial(read, v2_codec.InferRequest, stated)
+            request = parse() if json_bytes <= _QUICK_BYTES else await service.in_thread(parse)
         outputs = request.choose_outputs(_outputs(self.dispatcher))
-        with service.memory.reserve(held) as reservation:
-            found = await self._predict(request, binary, reservation)
-        start = time.perf_counter()
+        found = await self._predict(request, binary, held)
         answering = partial(write, found, request.id, outputs, self.dispatcher.name, VERSION)
-        written = answering() if len(found) == 1 else await service.in_thread(answering)
-        service.metrics.stage_seconds.labels("encode").observe(time.perf_counter() - start)
-        return written
+        with service.metrics.stage_seconds.labels("encode").time():
+            return answering() if len(found) == 1 else await service.in_thread(answering)
 
-    async def _predict(
-        self, request: v2_codec.InferRequest, binary: memoryview, reservation: Reservation
-    ) -> list[Detections]:
+    async def _predict(self, request: v2_codec.InferRequest, binary: memoryview, held: int) -> list[Detections]:
         service, dispatcher, settings = self._service, self.dispatcher, self._service.settings
         options = replace(request.options(), tiling=settings.tiling)
         timeout_s = 1e-6 * (request.parameters.timeout or 2**63)
         dispatcher.check(options)
         deadline = self._start + min(settings.deadline_s, timeout_s)
+        with service.memory.reserve(held) as reservation:
 
-        def read_region(name: str, offset: int, size: int) -> Any:
-            reservation.take(size)
-            return self._regions.read(name, offset, size)
+            def read_region(name: str, offset: int, shape: list[int]) -> Any:
+                reservation.take(math.prod(shape))
+                return self._regions.read(name, offset, math.prod(shape)).reshape(shape)
 
-        (tensor,) = request.inputs
-        reading = partial(read_images, tensor, binary, read_region, settings.parts, settings.pixels)
-        images = reading() if tensor.is_raw else await service.in_thread(reading)
-        dispatcher.check_room(len(images))
-        if isinstance(images[0], bytes):
-            titled = [bodies.EncodedImage(one, f"image: element {number}") for number, one in enumerate(images)]
-            images = await bodies.decoders(service, titled, reservation)
-        else:  # `predict` copies those in a body, which is read-only
-            reservation.take(sum(one.nbytes for one in images if isinstance(one, np.ndarray)))
-        answers = await dispatcher.predict_all(images, options, deadline=deadline)
+            (tensor,) = request.inputs
+            reading = partial(read_images, tensor, binary, read_region, settings.parts, settings.pixels)
+            is_quick = tensor.datatype == "UINT8" and tensor.data is None  # regions are read where frames are decoded
+            images = reading() if is_quick else await service.in_thread(reading)
+            dispatcher.check_room(len(images))
+            if isinstance(images[0], bytes):
+                titled = [bodies.EncodedImage(one, f"image: element {number}") for number, one in enumerate(images)]
+                images = await bodies.decoders(service, titled, reservation)
+            else:  # `predict` copies those in a body, which is read-only
+                reservation.take(sum(one.nbytes for one in images if isinstance(one, np.ndarray)))
+            answers = await dispatcher.predict_all(images, options, deadline=deadline)
         service.metrics.stage_seconds.labels("decode").observe(max(answer.decode_s for answer in answers))
         return [answer.detections for answer in answers]
 
 
 def find(service: Service, model: str, version: str) -> Dispatcher:
-    """A model's dispatcher; raises ProblemError 404 if there is no such model or version."""
+    """A model's dispatcher; raises ProblemError 404 if there is no such model or version, of which "" is any."""
     dispatcher = service.dispatcher(model)
-    if version != VERSION:
+    if version not in ("", VERSION):
         raise problems.ProblemError(404, "no-such-version", f"version must be {VERSION!r}, got {version[:60]!r}.")
     return dispatcher
 

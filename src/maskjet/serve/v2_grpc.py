@@ -7,9 +7,8 @@ read, and few messages are read at a time.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
@@ -46,7 +45,6 @@ async def serving(service: Service, regions: Regions) -> AsyncIterator[None]:
     if service.settings.grpc_port is None:
         yield
         return
-    os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")  # it wakes five threads more per call
     from grpc import aio
 
     settings, siblings = service.settings, service.siblings
@@ -110,7 +108,7 @@ class _Methods:
             "ServerLive": ("Empty", "State", lambda _: {"is_so": service.failure is None}),
             "ServerReady": ("Empty", "State", lambda _: {"is_so": service.is_ready}),
             "ServerMetadata": ("Empty", "Server", lambda _: v2.SERVER),
-            "ModelReady": ("Name", "State", lambda asked: {"is_so": bool(self._find(asked)) and service.is_ready}),
+            "ModelReady": ("Name", "State", lambda asked: {"is_so": self._find(asked) and service.is_ready}),
             "ModelMetadata": ("Name", "Model", lambda asked: v2.describe(self._find(asked))),
         }
         in_thread: Any = service.in_thread
@@ -136,9 +134,8 @@ class _Methods:
                 self._check(name, dict(details.invocation_metadata))
                 answer = await (self._stream(context) if name == _STREAM else self._answer(name, context))
                 outcome = "200"
-                return answer
             except grpc.aio.BaseError:  # the client has gone
-                return b""
+                return None
             except Exception as error:
                 problem = problems.to_problem(error)
                 outcome = str(problem.status)
@@ -146,9 +143,10 @@ class _Methods:
                 await context.abort(code, problem.detail)
             finally:
                 self._service.metrics.requests.labels(f"grpc {name}", outcome).inc()
+            return answer
 
-        made = grpc.stream_stream_rpc_method_handler if name == _STREAM else grpc.stream_unary_rpc_method_handler
-        return made(run)
+        handle = grpc.stream_stream_rpc_method_handler if name == _STREAM else grpc.stream_unary_rpc_method_handler
+        return handle(run)
 
     def _check(self, name: str, metadata: Mapping[str, Any]) -> None:
         """Refuse a call before its message is read; without a token the port is on loopback, or `insecure`."""
@@ -206,22 +204,16 @@ class _Methods:
             reservation.take(len(data))
             head, contents = _split(data)
             asked = self._parse("Request", head)
-            inference = v2.Inference(self._service, self._regions, asked.model_name, asked.model_version or v2.VERSION)
+            inference = v2.Inference(self._service, self._regions, asked.model_name, asked.model_version)
             inference.dispatcher.check_room()
-            binary = {"binary_data_size": len(contents)} if contents else {}
+            size = {"binary_data_size": len(contents)} if contents else {}
             stated = {
+                **_describe(asked),
                 "id": asked.id or None,
-                "parameters": _values(asked),
                 "inputs": [
-                    {
-                        "name": one.name,
-                        "datatype": one.datatype,
-                        "shape": list(one.shape),
-                        "parameters": _values(one) | binary,
-                    }
-                    for one in asked.inputs
+                    _describe(one, "name", "datatype", **size) | {"shape": list(one.shape)} for one in asked.inputs
                 ],
-                "outputs": [{"name": one.name, "parameters": _values(one)} for one in asked.outputs],
+                "outputs": [_describe(one, "name") for one in asked.outputs],
             }
             return await inference.run(stated, contents, self._write)
 
@@ -240,16 +232,14 @@ class _Methods:
     def _parse(self, kind: str, data: bytes) -> Any:
         from google.protobuf.message import DecodeError
 
-        try:
+        with suppress(DecodeError):
             if len(data) <= _HEAD_BYTES:
                 return getattr(self._messages, kind).FromString(data)
-        except DecodeError:
-            pass
         most = f"at most {_HEAD_BYTES:,} bytes without raw_input_contents"
         raise problems.bad_request(f"The message must be the method's, of {most}, it is not.")
 
     def _find(self, asked: Any) -> Dispatcher:
-        return v2.find(self._service, asked.name, asked.version or v2.VERSION)
+        return v2.find(self._service, asked.name, asked.version)
 
     def _list_regions(self, kind: str, asked: Any) -> dict[str, Any]:
         return {"regions": [{"key": each["name"], "value": each} for each in self._regions.status(kind, asked.name)]}
@@ -282,6 +272,7 @@ def _split(data: bytes) -> tuple[bytes, memoryview]:
     return bytes(head), memoryview(b"") if contents is None else contents
 
 
-def _values(stated: Any) -> dict[str, Any]:
-    """The parameters of a message's part, as the JSON of HTTP has them."""
-    return {one.key: getattr(one.value, one.value.WhichOneof("choice") or "bool") for one in stated.parameters}
+def _describe(part: Any, *names: str, **parameters: Any) -> dict[str, Any]:
+    """These fields of a message's part, and its parameters besides those given, as the JSON of HTTP has them."""
+    stated = {one.key: getattr(one.value, one.value.WhichOneof("choice") or "bool") for one in part.parameters}
+    return {"parameters": stated | parameters} | {name: getattr(part, name) for name in names}

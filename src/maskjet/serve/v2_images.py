@@ -25,8 +25,8 @@ NAME = "image"
 """The input's name."""
 PREFIX = struct.Struct("<I")
 """Length before each element of a BYTES tensor."""
-ReadRegion = Callable[[str, int, int], "NDArray[np.uint8] | torch.Tensor"]
-"""Reads from a region of shared memory: its name, the offset, and how many bytes; uint8 [bytes]."""
+ReadRegion = Callable[[str, int, list[int]], "NDArray[np.uint8] | torch.Tensor"]
+"""Reads uint8 from a region of shared memory: its name, the offset, and the shape."""
 _Size = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -47,11 +47,6 @@ class ImageTensor(Fields):
     shape: list[Annotated[int, Field(ge=1, lt=2**31)]] = Field(max_length=4)
     data: list[Any] | None = None
     parameters: _Place = _Place()
-
-    @property
-    def is_raw(self) -> bool:
-        """Whether it has bytes of frames: `read_images` of them takes no time."""
-        return self.datatype == "UINT8" and self.data is None
 
 
 def read_images(
@@ -84,18 +79,14 @@ def read_images(
     if not is_encoded and length != math.prod(shape):
         raise InputError(f"image must have {math.prod(shape):,} values, as its shape, got {length:,}.")
     if not is_encoded and region is not None:
-        size, frame = length // shape[0], partial(_read_frame, read_region, region, shape[1:])
-        return [partial(frame, place.shared_memory_offset + number * size, size) for number in range(shape[0])]
+        begins = range(place.shared_memory_offset, place.shared_memory_offset + length, length // shape[0])
+        return [partial(read_region, region, begin, shape[1:]) for begin in begins]
     if not is_encoded:
         return list(np.frombuffer(binary, dtype=np.uint8).reshape(shape))
-    values = binary if region is None else read_region(region, place.shared_memory_offset, length)
+    values = binary if region is None else read_region(region, place.shared_memory_offset, [length])
     if region is not None and not isinstance(values, np.ndarray):
         raise InputError("image must be UINT8 in a GPU's memory, got BYTES: use system shared memory for them.")
     return _split_elements(memoryview(values), shape[0])
-
-
-def _read_frame(read_region: ReadRegion, region: str, shape: list[int], offset: int, size: int) -> Any:
-    return read_region(region, offset, size).reshape(shape)
 
 
 def _check_shape(tensor: ImageTensor, most_images: int) -> list[int]:
