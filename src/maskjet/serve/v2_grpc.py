@@ -1,6 +1,6 @@
 """The Open Inference Protocol over gRPC, in the process' own event loop; requests are those of `v2`.
 
-Every method is served as one of streams, which is the same on the wire: so a client is refused before its message is
+Every request is taken as a stream, which is the same on the wire: so a client is refused before its message is
 read, and few messages are read at a time.
 """
 

@@ -83,7 +83,7 @@ def read_images(
         return [partial(read_region, region, begin, shape[1:]) for begin in begins]
     if not is_encoded:
         return list(np.frombuffer(binary, dtype=np.uint8).reshape(shape))
-    values = binary if region is None else read_region(region, place.shared_memory_offset, [length])
+    values: Any = binary if region is None else read_region(region, place.shared_memory_offset, [length])
     if region is not None and not isinstance(values, np.ndarray):
         raise InputError("image must be UINT8 in a GPU's memory, got BYTES: use system shared memory for them.")
     return _split_elements(memoryview(values), shape[0])
