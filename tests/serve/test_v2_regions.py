@@ -79,6 +79,22 @@ def test_images_are_read_where_the_client_put_them(client, model, street):
             client.infer("demo", [pixels])
 
 
+def test_each_frame_is_handed_to_one_thread(client, address, model, street, monkeypatch):
+    """It reads the region and calls the model; the event loop does the rest, but for the answer to several frames."""
+    frames, pool, handed = np.stack([street, street[::-1]]), address.service._pool, []
+    submit = pool.submit
+    with shared(frames.tobytes()) as key:
+        client.register_system_shared_memory("frames", key, frames.nbytes)
+        monkeypatch.setattr(pool, "submit", lambda *given: handed.append(given) or submit(*given))
+        second = make_input(client, street.shape, "UINT8", "frames", street.nbytes, street.nbytes)
+        found = [model.predict(frame) for frame in frames]
+        check_equal(client.infer("demo", [second]), found[1:])
+        assert len(handed) == 1
+        both = make_input(client, frames.shape, "UINT8", "frames", frames.nbytes)
+        check_equal(client.infer("demo", [both]), found)
+        assert len(handed) == 4
+
+
 def test_regions_are_listed_and_forgotten(client, street):
     with shared(bytes(100)) as key:
         client.register_system_shared_memory("a", key, 50, offset=50)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,7 +51,7 @@ class Options:
         """Arguments of `Model.predict`."""
         threshold: Any = dict(self.threshold) if isinstance(self.threshold, tuple) else self.threshold
         fields = {"threshold": threshold, "classes": self.classes, "max_detections": self.max_detections}
-        return fields | asdict(self.tiling)
+        return fields | vars(self.tiling)
 
 
 @dataclass(frozen=True)

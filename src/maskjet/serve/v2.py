@@ -7,13 +7,14 @@ extensions there are binary tensor data and shared memory; paths of others (conf
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import numpy as np
-from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import ConfigDict
 
@@ -39,6 +40,7 @@ SERVER = {
 }
 """Metadata of the server."""
 _JSON_FACTOR = 8  # bytes of memory per byte of JSON, for its text and Python's objects
+_QUICK_BYTES = 2**12  # of JSON that takes less time than to hand it to a thread
 _BY_VERSION = ("/models/{model}", "/models/{model}/versions/{version}")
 _R = TypeVar("_R")
 
@@ -54,7 +56,7 @@ _BODY = {
 }
 _REQUEST = {
     "required": True,
-    "description": "JSON; or JSON of which Inference-Header-Content-Length bytes are followed by the tensor's.",
+    "description": f"JSON; or JSON, whose bytes the header {LENGTH_HEADER} states, and the tensor's bytes after it.",
     "content": _BODY,
 }
 _INFER: v1_schemas.Responses = {
@@ -120,23 +122,17 @@ def describe(dispatcher: Dispatcher) -> dict[str, Any]:
     }
 
 
-async def infer(
-    request: Request,
-    model: str,
-    version: str = VERSION,
-    inference_header_content_length: Annotated[
-        str | None, Header(description="Bytes of the JSON, if the body has binary data after it.")
-    ] = None,
-) -> Response:
+async def infer(request: Request, model: str, version: str = VERSION) -> Response:
     """Detect on the input's images. Images that come while the model is busy share a batch."""
     inference = Inference(request.app.state.service, request.app.state.regions, model, version)
-    if len(request.headers.getlist(LENGTH_HEADER)) > 1:
+    lengths = request.headers.getlist(LENGTH_HEADER)
+    if len(lengths) > 1:
         raise problems.bad_request(f"{LENGTH_HEADER} must be given once.")
     if request.query_params:
         raise problems.bad_request("The query must be empty; parameters are in the JSON's `parameters`.")
     inference.dispatcher.check_room()
     body = await bodies.read(request)
-    size = v2_codec.read_json_size(inference_header_content_length, len(body))
+    size = v2_codec.read_json_size(lengths[0] if lengths else None, len(body))
     work = inference.run(body[:size], memoryview(body)[size:], v2_codec.write_response)
     data, length = await while_connected(request.receive, work)
     if length is None:
@@ -203,38 +199,38 @@ class Inference:
         Args:
             stated: Its JSON; or the same, from a message of gRPC. Memory for the whole request is reserved already.
             binary: Bytes of the input; empty if they are elsewhere.
-            write: Makes the answer in a thread; see `v2_codec.write_response`.
+            write: Makes the answer, that of several images in a thread; see `v2_codec.write_response`.
         """
-        service, dispatcher, settings = self._service, self.dispatcher, self._service.settings
+        service = self._service
         json_bytes = len(stated) if isinstance(stated, bytes) else 0
         held = len(binary) + json_bytes
         with service.memory.reserve(held) as reservation:
             reservation.take(_JSON_FACTOR * json_bytes)
+            parse = partial(read, v2_codec.InferRequest, stated)
+            request = parse() if json_bytes <= _QUICK_BYTES else await service.in_thread(parse)
+        outputs = request.choose_outputs(_outputs(self.dispatcher))
+        found = await self._predict(request, binary, held)
+        answering = partial(write, found, request.id, outputs, self.dispatcher.name, VERSION)
+        with service.metrics.stage_seconds.labels("encode").time():
+            return answering() if len(found) == 1 else await service.in_thread(answering)
 
-            def read_region(name: str, offset: int, size: int) -> Any:
-                reservation.take(size)
-                return self._regions.read(name, offset, size)
-
-            def read_all() -> tuple[v2_codec.InferRequest, list[Any]]:
-                request, limits = read(v2_codec.InferRequest, stated), (settings.parts, settings.pixels)
-                return request, read_images(request.inputs[0], binary, read_region, *limits)
-
-            request, images = await service.in_thread(read_all)
-        outputs = request.choose_outputs(_outputs(dispatcher))
-        found = await self._predict(request, images, held)
-        start = time.perf_counter()
-        written = await service.in_thread(write, found, request.id, outputs, dispatcher.name, VERSION)
-        service.metrics.stage_seconds.labels("encode").observe(time.perf_counter() - start)
-        return written
-
-    async def _predict(self, request: v2_codec.InferRequest, images: Sequence[Any], held: int) -> list[Detections]:
+    async def _predict(self, request: v2_codec.InferRequest, binary: memoryview, held: int) -> list[Detections]:
         service, dispatcher, settings = self._service, self.dispatcher, self._service.settings
         options = replace(request.options(), tiling=settings.tiling)
         timeout_s = 1e-6 * (request.parameters.timeout or 2**63)
         dispatcher.check(options)
         deadline = self._start + min(settings.deadline_s, timeout_s)
-        dispatcher.check_room(len(images))
         with service.memory.reserve(held) as reservation:
+
+            def read_region(name: str, offset: int, shape: list[int]) -> Any:
+                reservation.take(math.prod(shape))
+                return self._regions.read(name, offset, math.prod(shape)).reshape(shape)
+
+            (tensor,) = request.inputs
+            reading = partial(read_images, tensor, binary, read_region, settings.parts, settings.pixels)
+            is_quick = tensor.datatype == "UINT8" and tensor.data is None  # regions are read where frames are decoded
+            images = reading() if is_quick else await service.in_thread(reading)
+            dispatcher.check_room(len(images))
             if isinstance(images[0], bytes):
                 titled = [bodies.EncodedImage(one, f"image: element {number}") for number, one in enumerate(images)]
                 images = await bodies.decoders(service, titled, reservation)
@@ -246,9 +242,9 @@ class Inference:
 
 
 def find(service: Service, model: str, version: str) -> Dispatcher:
-    """A model's dispatcher; raises ProblemError 404 if there is no such model or version."""
+    """A model's dispatcher; raises ProblemError 404 if there is no such model or version, of which "" is any."""
     dispatcher = service.dispatcher(model)
-    if version != VERSION:
+    if version not in ("", VERSION):
         raise problems.ProblemError(404, "no-such-version", f"version must be {VERSION!r}, got {version[:60]!r}.")
     return dispatcher
 

@@ -41,13 +41,13 @@ them, and JSON of more than `v2_json.MOST_VALUES` values is not parsed, as the p
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated, Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, StringConstraints
 
@@ -166,7 +166,7 @@ def write_response(
     fields = {"model_name": model, "model_version": version, "outputs": described}
     if identity is not None:
         fields["id"] = identity
-    header = json.dumps(fields, allow_nan=False, separators=(",", ":")).encode()
+    header = orjson.dumps(fields)
     return b"".join([header, *blobs]), len(header) if blobs else None
 
 

@@ -1,6 +1,6 @@
 """The Open Inference Protocol over gRPC, in the process' own event loop; requests are those of `v2`.
 
-Every method is served as one of streams, which is the same on the wire: so a client is refused before its message is
+Every request is taken as a stream, which is the same on the wire: so a client is refused before its message is
 read, and few messages are read at a time.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
@@ -108,7 +108,7 @@ class _Methods:
             "ServerLive": ("Empty", "State", lambda _: {"is_so": service.failure is None}),
             "ServerReady": ("Empty", "State", lambda _: {"is_so": service.is_ready}),
             "ServerMetadata": ("Empty", "Server", lambda _: v2.SERVER),
-            "ModelReady": ("Name", "State", lambda asked: {"is_so": bool(self._find(asked)) and service.is_ready}),
+            "ModelReady": ("Name", "State", lambda asked: {"is_so": self._find(asked) and service.is_ready}),
             "ModelMetadata": ("Name", "Model", lambda asked: v2.describe(self._find(asked))),
         }
         in_thread: Any = service.in_thread
@@ -128,14 +128,14 @@ class _Methods:
         if name not in (*self._answers, _INFER, _STREAM):
             return None
 
-        async def run(_: Any, context: Any) -> None:
+        async def run(_: Any, context: Any) -> bytes | None:
             outcome = "gone"
             try:
                 self._check(name, dict(details.invocation_metadata))
-                await (self._stream(context) if name == _STREAM else self._answer(name, context))
+                answer = await (self._stream(context) if name == _STREAM else self._answer(name, context))
                 outcome = "200"
             except grpc.aio.BaseError:  # the client has gone
-                pass
+                return None
             except Exception as error:
                 problem = problems.to_problem(error)
                 outcome = str(problem.status)
@@ -143,8 +143,10 @@ class _Methods:
                 await context.abort(code, problem.detail)
             finally:
                 self._service.metrics.requests.labels(f"grpc {name}", outcome).inc()
+            return answer
 
-        return grpc.stream_stream_rpc_method_handler(run)
+        handle = grpc.stream_stream_rpc_method_handler if name == _STREAM else grpc.stream_unary_rpc_method_handler
+        return handle(run)
 
     def _check(self, name: str, metadata: Mapping[str, Any]) -> None:
         """Refuse a call before its message is read; without a token the port is on loopback, or `insecure`."""
@@ -156,7 +158,7 @@ class _Methods:
             given = Headers({"authorization": str(metadata.get("authorization", ""))})
             self._access.check({}, given, is_open=False)
 
-    async def _answer(self, name: str, context: Any) -> None:
+    async def _answer(self, name: str, context: Any) -> bytes:
         try:
             async with asyncio.timeout(self._settings.body_s), self._receiving:
                 data = await context.read()
@@ -171,7 +173,7 @@ class _Methods:
             fields = function(self._parse(kind, data))
             fields = await fields if isawaitable(fields) else fields
             answer = getattr(self._messages, answers)(**fields or {})
-        await context.write(answer.SerializeToString())
+        return bytes(answer.SerializeToString())
 
     async def _stream(self, context: Any) -> None:
         """Answer the requests of a stream, one after the other, until either side ends it."""
@@ -202,13 +204,18 @@ class _Methods:
             reservation.take(len(data))
             head, contents = _split(data)
             asked = self._parse("Request", head)
-            inference = v2.Inference(self._service, self._regions, asked.model_name, asked.model_version or v2.VERSION)
+            inference = v2.Inference(self._service, self._regions, asked.model_name, asked.model_version)
             inference.dispatcher.check_room()
-            stated = _as_dict(asked)
-            if contents:
-                for one in stated["inputs"]:
-                    one["parameters"]["binary_data_size"] = len(contents)
-            return await inference.run({**stated, "id": asked.id or None}, contents, self._write)
+            size = {"binary_data_size": len(contents)} if contents else {}
+            stated = {
+                **_describe(asked),
+                "id": asked.id or None,
+                "inputs": [
+                    _describe(one, "name", "datatype", **size) | {"shape": list(one.shape)} for one in asked.inputs
+                ],
+                "outputs": [_describe(one, "name") for one in asked.outputs],
+            }
+            return await inference.run(stated, contents, self._write)
 
     def _write(
         self, found: Sequence[Detections], identity: str | None, outputs: Sequence[Any], model: str, version: str
@@ -225,22 +232,20 @@ class _Methods:
     def _parse(self, kind: str, data: bytes) -> Any:
         from google.protobuf.message import DecodeError
 
-        try:
+        with suppress(DecodeError):
             if len(data) <= _HEAD_BYTES:
                 return getattr(self._messages, kind).FromString(data)
-        except DecodeError:
-            pass
         most = f"at most {_HEAD_BYTES:,} bytes without raw_input_contents"
         raise problems.bad_request(f"The message must be the method's, of {most}, it is not.")
 
     def _find(self, asked: Any) -> Dispatcher:
-        return v2.find(self._service, asked.name, asked.version or v2.VERSION)
+        return v2.find(self._service, asked.name, asked.version)
 
     def _list_regions(self, kind: str, asked: Any) -> dict[str, Any]:
         return {"regions": [{"key": each["name"], "value": each} for each in self._regions.status(kind, asked.name)]}
 
     def _register_region(self, kind: str, asked: Any) -> None:
-        self._regions.register(kind, _as_dict(asked))
+        self._regions.register(kind, {name: getattr(asked, name) for name in KINDS[kind].model_fields})
 
     def _unregister_region(self, kind: str, asked: Any) -> None:
         self._regions.unregister(kind, asked.name)
@@ -267,14 +272,7 @@ def _split(data: bytes) -> tuple[bytes, memoryview]:
     return bytes(head), memoryview(b"") if contents is None else contents
 
 
-def _as_dict(stated: Any) -> dict[str, Any]:
-    """A message's fields by name, as the JSON of HTTP has them."""
-    fields = {}
-    for field in stated.DESCRIPTOR.fields:
-        value = getattr(stated, field.name)
-        if field.name == "parameters":
-            value = {one.key: getattr(one.value, one.value.WhichOneof("choice") or "bool") for one in value}
-        elif not isinstance(value, str | bytes | int):
-            value = [_as_dict(one) if field.message_type else one for one in value]
-        fields[field.name] = value
-    return fields
+def _describe(part: Any, *names: str, **parameters: Any) -> dict[str, Any]:
+    """These fields of a message's part, and its parameters besides those given, as the JSON of HTTP has them."""
+    stated = {one.key: getattr(one.value, one.value.WhichOneof("choice") or "bool") for one in part.parameters}
+    return {"parameters": stated | parameters} | {name: getattr(part, name) for name in names}

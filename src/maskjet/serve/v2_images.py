@@ -6,6 +6,7 @@ import binascii
 import math
 import struct
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -24,8 +25,8 @@ NAME = "image"
 """The input's name."""
 PREFIX = struct.Struct("<I")
 """Length before each element of a BYTES tensor."""
-ReadRegion = Callable[[str, int, int], "NDArray[np.uint8] | torch.Tensor"]
-"""Reads from a region of shared memory: its name, the offset, and how many bytes; uint8 [bytes]."""
+ReadRegion = Callable[[str, int, list[int]], "NDArray[np.uint8] | torch.Tensor"]
+"""Reads uint8 from a region of shared memory: its name, the offset, and the shape."""
 _Size = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -54,7 +55,8 @@ def read_images(
     """Read the images of the one input, whose bytes may be all those after the JSON.
 
     Returns:
-        uint8 [H, W, 3] that share memory with `binary` or the region; or contents of image files, unchecked.
+        uint8 [H, W, 3] that share memory with `binary`; functions that read one from the region; or contents of image
+        files, unchecked.
 
     Raises:
         ProblemError: 413, there are more images, or they have more pixels.
@@ -76,14 +78,15 @@ def read_images(
     length = len(binary) if region is None else place.shared_memory_byte_size
     if not is_encoded and length != math.prod(shape):
         raise InputError(f"image must have {math.prod(shape):,} values, as its shape, got {length:,}.")
-    values: Any = binary
-    if region is not None:
-        values = read_region(region, place.shared_memory_offset, length)
-        if is_encoded and not isinstance(values, np.ndarray):
-            raise InputError("image must be UINT8 in a GPU's memory, got BYTES: use system shared memory for them.")
-    if is_encoded:
-        return _split_elements(memoryview(values), shape[0])
-    return list((np.frombuffer(values, dtype=np.uint8) if region is None else values).reshape(shape))
+    if not is_encoded and region is not None:
+        begins = range(place.shared_memory_offset, place.shared_memory_offset + length, length // shape[0])
+        return [partial(read_region, region, begin, shape[1:]) for begin in begins]
+    if not is_encoded:
+        return list(np.frombuffer(binary, dtype=np.uint8).reshape(shape))
+    values: Any = binary if region is None else read_region(region, place.shared_memory_offset, [length])
+    if region is not None and not isinstance(values, np.ndarray):
+        raise InputError("image must be UINT8 in a GPU's memory, got BYTES: use system shared memory for them.")
+    return _split_elements(memoryview(values), shape[0])
 
 
 def _check_shape(tensor: ImageTensor, most_images: int) -> list[int]:
