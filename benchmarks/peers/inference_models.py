@@ -123,17 +123,9 @@ def build_fp16(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch
     with building("inference-models' optimize_for_inference(dtype=torch.float16)"):
         model.optimize_for_inference(dtype=torch.float16)
     model._classes_re_mapping = _identity(device)  # which its Triton kernels need
-    slow = _pipeline(model, spec, device, threshold)
     common: Any = load_module(f"{_INFERENCE}.common", "inference-models")
-
-    def detect(frame: Image) -> Detections:
-        common._TRITON_POSTPROC_ENABLED = True  # the flag, which is read at import; `build` goes without
-        try:
-            return slow.detect(frame)
-        finally:
-            common._TRITON_POSTPROC_ENABLED = False
-
-    return Pipeline(slow.predict, detect)
+    common._TRITON_POSTPROC_ENABLED = True  # the flag, which is read at import; without a mapping it has no effect
+    return _pipeline(model, spec, device, threshold)
 
 
 def _load(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device) -> Any:
