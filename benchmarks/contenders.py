@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from benchmarks.command import check_names
 from benchmarks.peers import PEERS, PIPELINES
-from benchmarks.peers.pipeline import Detect
+from benchmarks.peers.pipeline import Pipeline
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import UnsupportedError, first_line
@@ -96,11 +96,15 @@ class Contender(ABC):
     def detect(self, image: Image) -> Detections:
         """Detect on one frame."""
 
-    @abstractmethod
-    def play(self, source: Any) -> Iterator[Detections]:
-        """Detect on all frames of a source that `open_source` takes."""
+    def call(self, image: Image) -> Any:
+        """What is timed on one frame."""
+        return self.detect(image)
 
-    def loop(self, images: Sequence[Image], count: int) -> Iterator[Detections]:
+    @abstractmethod
+    def play(self, source: Any) -> Iterator[Any]:
+        """Detect on all frames of a source that `open_source` takes; yields what `call` returns."""
+
+    def loop(self, images: Sequence[Image], count: int) -> Iterator[Any]:
         """Detect on `count` frames, cycling through images in memory."""
         return self.play(rotate(images, count))
 
@@ -148,22 +152,27 @@ class Theirs(Contender):
     Args:
         name: Name of the peer.
         what: One line that describes it.
-        detect: The peer's pipeline.
+        peer: The peer's pipeline.
+        leaves_masks: Whether to time `predict` alone.
     """
 
-    def __init__(self, name: str, what: str, detect: Detect) -> None:
+    def __init__(self, name: str, what: str, peer: Pipeline, *, leaves_masks: bool = False) -> None:
         super().__init__(name, what)
-        self._detect = detect
+        self._peer, self._leaves_masks = peer, leaves_masks
 
     def detect(self, image: Image) -> Detections:
         """Detect on one frame."""
-        return self._detect(image)
+        return self._peer.detect(image)
 
-    def play(self, source: Any) -> Iterator[Detections]:
+    def call(self, image: Image) -> Any:
+        """Detect on one frame; masks may stay as the peer has them."""
+        return self._peer.predict(image) if self._leaves_masks else self._peer.detect(image)
+
+    def play(self, source: Any) -> Iterator[Any]:
         """Detect on all frames."""
         with open_source(source) as opened:
             for frame in opened:
-                yield self._detect(frame.image)
+                yield self.call(frame.image)
 
 
 def build(
@@ -182,7 +191,7 @@ def build(
     Raises:
         InputError: A name is not known.
     """
-    known = [*RUNGS, *PIPELINES]
+    known = [*RUNGS, *PIPELINES, *(f"{name}, masks" for name in PIPELINES)]
     check_names(only, known)
     wanted = set(only) or set(known)
     contenders: list[Contender] = []
@@ -200,12 +209,14 @@ def build(
                 notes.append(f"{rung.name} left out: {error}")
     device, state = config.resolve_device(), network.state_dict()
     for name, build_pipeline in PIPELINES.items():
-        if name in wanted:
+        rows = {row: leaves for row, leaves in ((name, False), (f"{name}, masks", True)) if row in wanted}
+        if rows:
             try:
-                detect = build_pipeline(state, network.spec, device, DEFAULT_THRESHOLD)
-                detect(np.zeros((64, 64, 3), np.uint8))
+                peer = build_pipeline(state, network.spec, device, DEFAULT_THRESHOLD)
+                peer.detect(np.zeros((64, 64, 3), np.uint8))
             except Exception as error:  # peers may raise anything
                 notes.append(f"{name} left out: {type(error).__name__}: {first_line(error)}")
-            else:
-                contenders.append(Theirs(name, PEERS[name].what, detect))
+                continue
+            what = PEERS[name].what
+            contenders += [Theirs(row, what, peer, leaves_masks=leaves) for row, leaves in rows.items()]
     return contenders, notes, list(models.values())

@@ -9,7 +9,6 @@ Each evaluator runs in a fresh process; times are from Python's dicts to the twe
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import io
@@ -18,12 +17,14 @@ import multiprocessing
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import cv2
 import numpy as np
+import typer
 from numpy.typing import NDArray
 
+from benchmarks.command import start
 from maskjet import coco_rle
 from maskjet.tables import as_table
 
@@ -124,6 +125,7 @@ def compare(images: int, kinds: Sequence[str]) -> list[tuple[str, ...]]:
             receiver, sender = context.Pipe()
             process = context.Process(target=run, args=(name, kind, data, sender))
             process.start()
+            sender.close()  # so that one that fails ends this process, too
             seconds, found = receiver.recv()
             process.join()
             expected = expected or found
@@ -142,14 +144,11 @@ def _tell(found: Sequence[NDArray[np.float64]], expected: Sequence[NDArray[np.fl
     return "equal" if largest == 0 else f"within {largest:.1e}"
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=1000)
-    arguments = parser.parse_args()
-    print(as_table(compare(arguments.images, ("bbox", "segm"))))
-    print(json.dumps({"cores": len(os.sched_getaffinity(0)), "images": arguments.images}))
+def main(images: Annotated[int, typer.Option(help="Images.")] = 1000) -> None:
+    """Compare COCO evaluators, and time them."""
+    print(as_table(compare(images, ("bbox", "segm"))))
+    print(json.dumps({"cores": len(os.sched_getaffinity(0)), "images": images}))
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

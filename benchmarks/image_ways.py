@@ -21,6 +21,7 @@ from benchmarks.image_files import WrittenSet
 from benchmarks.jpegs import GROUP, load_decoder
 from benchmarks.peers import rfdetr
 from benchmarks.peers.loading import load_module
+from benchmarks.peers.pipeline import Pipeline
 from maskjet.config import DEFAULT_THRESHOLD
 from maskjet.detections import Detections
 from maskjet.errors import MaskjetError, UnsupportedError, first_line
@@ -60,6 +61,7 @@ class Sample:
 
 Way = Callable[[float], Sample]
 """Works for about so many seconds."""
+_Detect = Callable[[Any], object]
 
 
 def check_stream(model: Model, images: WrittenSet, alone: Sequence[Detections]) -> bool:
@@ -179,7 +181,9 @@ def floors(model: Model, images: WrittenSet, notes: list[str]) -> dict[str, Way]
 
 
 class Peers:
-    """Loops over a folder with rfdetr in its fastest mode, as the projects' docs show them; masks stay dense.
+    """Loops over a folder with rfdetr in its fastest mode, as the projects' docs show them.
+
+    Each comes twice: with the dense masks that `predict` gives, and with these encoded as RLE.
 
     Args:
         network: The network whose weights they get.
@@ -193,36 +197,32 @@ class Peers:
     def ways(self, images: WrittenSet) -> dict[str, Way]:
         """The loops, by name; one that can't run here raises UnsupportedError."""
         lists = _lists(images.paths)
-        many = partial(_repeat, inputs=lists, per_call=len(lists[0]))
-        calls: dict[str, Way] = {
-            "rfdetr: PIL, predict": lambda seconds: _repeat(self._by_pil, images.paths, seconds),
-            "supervision: cv2.imread, rfdetr": lambda seconds: self._by_supervision(images, seconds),
-            "torchvision decode_jpeg on the GPU, rfdetr": lambda seconds: many(self._by_rfdetr, seconds=seconds),
-            "torchvision decode_jpeg on the GPU, maskjet": lambda seconds: many(self._by_maskjet, seconds=seconds),
-            "torchvision decode_jpeg on the GPU alone": lambda seconds: many(self._decode, seconds=seconds),
+
+        def decoded(call: _Detect) -> Way:
+            return partial(_repeat, call, lists, per_call=len(lists[0]))
+
+        ways: dict[str, Way] = {}
+        for output in ("masks", "RLE"):
+            detect = partial(self._rfdetr, output)
+            ways |= {
+                f"rfdetr: PIL, predict, {output}": partial(_repeat, partial(_by_pil, detect), images.paths),
+                f"supervision: cv2.imread, rfdetr, {output}": partial(_by_supervision, detect, images),
+                f"torchvision decode_jpeg on the GPU, rfdetr, {output}": decoded(partial(self._by_rfdetr, detect)),
+            }
+        return ways | {
+            "torchvision decode_jpeg on the GPU, maskjet": decoded(self._by_maskjet),
+            "torchvision decode_jpeg on the GPU alone": decoded(self._decode),
         }
-        return calls
 
     @cache  # noqa: B019 - as long as the benchmark
-    def _rfdetr(self) -> Any:
+    def _pipeline(self) -> Pipeline:
         if not isinstance(self._network, RFDETR):
             raise UnsupportedError("rfdetr runs RF-DETR only.")
-        loaded = rfdetr.load_inductor(self._network.state_dict(), self._network.spec, self._device)
-        return partial(loaded.predict, threshold=DEFAULT_THRESHOLD)
+        return rfdetr.build_fastest(self._network.state_dict(), self._network.spec, self._device, DEFAULT_THRESHOLD)
 
-    def _by_pil(self, path: Any) -> object:
-        with Pillow.open(path) as image:
-            return self._rfdetr()(image.convert("RGB"))
-
-    def _by_supervision(self, images: WrittenSet, seconds: float) -> Sample:
-        supervision = load_module("supervision", "supervision")
-        paths = sorted(supervision.list_files_with_extensions(str(images.folder), extensions=["jpg"]))
-
-        def detect(path: Any) -> object:
-            pixels: Any = cv2.imread(str(path))
-            return self._rfdetr()(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB))
-
-        return _repeat(detect, paths, seconds)
+    def _rfdetr(self, output: str, image: Any) -> object:
+        pipeline = self._pipeline()
+        return pipeline.predict(image) if output == "masks" else pipeline.detect(image)
 
     def _decode(self, paths: Sequence[Any]) -> list[torch.Tensor]:
         """Decode files on the GPU: uint8 [3, H, W] each, RGB."""
@@ -234,11 +234,27 @@ class Peers:
         torch.cuda.synchronize(self._device)
         return images
 
-    def _by_rfdetr(self, paths: Sequence[Any]) -> object:
-        return [self._rfdetr()(image.float().div_(255)) for image in self._decode(paths)]
+    def _by_rfdetr(self, detect: _Detect, paths: Sequence[Any]) -> object:
+        return [detect(image.float().div_(255)) for image in self._decode(paths)]
 
     def _by_maskjet(self, paths: Sequence[Any]) -> object:
         return self._model.predict([image.permute(1, 2, 0).contiguous() for image in self._decode(paths)])
+
+
+def _by_pil(detect: _Detect, path: Any) -> object:
+    with Pillow.open(path) as image:
+        return detect(image.convert("RGB"))
+
+
+def _by_supervision(detect: _Detect, images: WrittenSet, seconds: float) -> Sample:
+    supervision = load_module("supervision", "supervision")
+    paths = sorted(supervision.list_files_with_extensions(str(images.folder), extensions=["jpg"]))
+
+    def read(path: Any) -> object:
+        pixels: Any = cv2.imread(str(path))
+        return detect(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB))
+
+    return _repeat(read, paths, seconds)
 
 
 def stream_long(model: Model, images: WrittenSet, count: int) -> Iterator[int]:

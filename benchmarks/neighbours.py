@@ -8,7 +8,6 @@ all frames of all turns. A neighbour is a process that only keeps a core busy.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -17,8 +16,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks.command import ReportOption, start
+from maskjet.files import write_json
+from maskjet.machine import describe_machine
 
 SETTINGS: Mapping[str, Mapping[str, str]] = {
     "as OpenMP has it": {},
@@ -63,33 +67,28 @@ def busy(neighbours: int) -> Iterator[None]:
             process.wait()
 
 
-def main() -> None:
-    """Measure, print a table, write the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="a JSON file for the report")
-    parser.add_argument("--seconds", type=float, default=5.0, help="seconds per measurement")
-    parser.add_argument("--turns", type=int, default=3, help="measurements per setting and number of neighbours")
-    options = parser.parse_args()
+def main(
+    out: ReportOption = None,
+    seconds: Annotated[float, typer.Option(help="Seconds of each measurement.")] = 5.0,
+    turns: Annotated[int, typer.Option(help="Measurements per setting and number of neighbours.")] = 3,
+) -> None:
+    """Time frames by how long OpenMP's threads spin, alone and beside busy neighbours."""
     cores = len(os.sched_getaffinity(0))
     rows = []
     for neighbours in (0, 1, cores):
         times: dict[str, list[float]] = {name: [] for name in SETTINGS}
-        for _ in range(options.turns):
+        for _ in range(turns):
             for name, setting in SETTINGS.items():
                 with busy(neighbours):
-                    times[name] += measure(setting, options.seconds)
+                    times[name] += measure(setting, seconds)
         for name, found in times.items():
             row: dict[str, Any] = {"setting": name, "neighbours": neighbours, "frames": len(found)}
             row |= {"p50_ms": 1e3 * statistics.median(found), "worst_ms": 1e3 * max(found)}
             rows.append(row)
             print("{setting:24} {neighbours} neighbours {p50_ms:8.1f} ms, at most {worst_ms:8.1f}".format(**row))
-    if options.out is not None:
-        from maskjet.files import write_json
-        from maskjet.machine import describe_machine  # imported last, so as not to disturb the measurements
-
-        report = {"machine": asdict(describe_machine()), "measurements": rows}
-        write_json(options.out, report)
+    if out is not None:
+        write_json(out, {"machine": asdict(describe_machine()), "measurements": rows})
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

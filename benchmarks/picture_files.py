@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import av
 import torch
@@ -183,7 +184,8 @@ def _ways(files: Mapping[str, Sequence[Path]], demo: Model, ragged: Model, folde
     for name, videos in (("1080p", full), ("720p", hd), (f"{_SIDE_BY_SIDE} × 1080p", many)):
         ways[f"{name}: decoding and x264 alone"] = partial(_transcode, demo.config, videos, folder)
     for name, videos in (("1080p", full), ("720p", hd)):
-        ways[f"{name}: MP4 by supervision"] = partial(_annotate_by_supervision, demo, videos[0], folder / "peer.mp4")
+        peer = partial(_annotate_by_supervision, demo, videos[0], folder / "peer.mp4")
+        ways |= {f"{name}: MP4 by supervision, {kind} masks": partial(peer, kind) for kind in ("dense", "compact")}
     return ways
 
 
@@ -319,7 +321,7 @@ class _Encoder:
         self._container.close()
 
 
-def _annotate_by_supervision(model: Model, video: Path, path: Path, stop_after: float) -> _Sample:
+def _annotate_by_supervision(model: Model, video: Path, path: Path, kind: Any, stop_after: float) -> _Sample:
     """The loop that supervision's users write, with maskjet's detections."""
     supervision = load_module("supervision", "supervision")
     masks, labels = supervision.MaskAnnotator(), supervision.LabelAnnotator()
@@ -333,7 +335,7 @@ def _annotate_by_supervision(model: Model, video: Path, path: Path, stop_after: 
 
         def write() -> Iterator[int]:
             for frame, found in results:
-                theirs = found.to_supervision()
+                theirs = found.to_supervision(masks=kind)
                 texts = [f"{name} {score:.2f}" for name, score in zip(found.class_name, found.confidence, strict=True)]
                 scene = frame.image[..., ::-1].copy()
                 sink.write_frame(labels.annotate(masks.annotate(scene, theirs), theirs, texts))

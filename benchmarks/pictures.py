@@ -49,7 +49,7 @@ _STYLES: Mapping[str, DrawStyle | Redaction | Cutout] = {
     "redacted, blur": Redaction(replace_with="blur"),
     "cutout, black": Cutout(),
 }
-_PEER = "supervision, masks and labels"
+_PEERS = {"supervision, dense masks": "dense", "supervision, compact masks": "compact"}
 _FILES = "files"
 _RAGGED = 33  # masks of an untrained network, each of many islands
 _DEMO_SEED = 3  # a street with 12 detections
@@ -98,7 +98,7 @@ def run(path: Path | None = None, *, runs: int = 100, only: tuple[str, ...] = ()
         MaskjetError: Masks are not painted as the reference paints them.
     """
     measured.check_runs(runs)
-    check_names(only, (*_STYLES, _PEER))
+    check_names(only, (*_STYLES, *_PEERS))
     cv2.setNumThreads(1)
     costs: list[PictureCost] = []
     notes: list[str] = []
@@ -106,9 +106,9 @@ def run(path: Path | None = None, *, runs: int = 100, only: tuple[str, ...] = ()
         _check(image, found)
         ways = {way: _draw_in(style, image, found) for way, style in _STYLES.items()}
         try:
-            ways[_PEER] = _draw_by_supervision(image, found)
+            ways |= {way: _draw_by_supervision(image, found, masks) for way, masks in _PEERS.items()}
         except UnsupportedError as error:
-            notes.append(f"{_PEER} left out: {error}")
+            notes.append(f"supervision left out: {error}")
         times = _time({way: draw for way, draw in ways.items() if not only or way in only}, runs)
         for way, each in times.items():
             costs.append(PictureCost(name, way, round(median(each), 4), round(percentile(each, 0.95), 4)))
@@ -146,10 +146,10 @@ def _draw_in(style: DrawStyle | Redaction | Cutout, image: Image, found: Detecti
     return lambda: painter.paint(frame, found)
 
 
-def _draw_by_supervision(image: Image, found: Detections) -> Callable[[], object]:
-    """Its usual two annotators, on dense masks that are there already, as its users' are."""
+def _draw_by_supervision(image: Image, found: Detections, kind: Any) -> Callable[[], object]:
+    """Its usual two annotators, on masks of a kind that are there already, as its users' are."""
     supervision = load_module("supervision", "supervision")
-    masks, labels, theirs = supervision.MaskAnnotator(), supervision.LabelAnnotator(), found.to_supervision()
+    masks, labels, theirs = supervision.MaskAnnotator(), supervision.LabelAnnotator(), found.to_supervision(masks=kind)
     texts = [f"{name} {score:.2f}" for name, score in zip(found.class_name, found.confidence, strict=True)]
     return lambda: labels.annotate(masks.annotate(image.copy(), theirs), theirs, texts)
 

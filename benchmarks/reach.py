@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -22,11 +22,11 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.command import OnlyOption, ReportOption, check_names, start
-from benchmarks.peers.pipeline import Detect
-from benchmarks.peers.rfdetr import build as build_rfdetr
+from benchmarks.peers.pipeline import Pipeline
+from benchmarks.peers.rfdetr import build_fastest
 from benchmarks.planted import TINY, plant_network
 from benchmarks.reach_live import measure_latency
-from benchmarks.reach_peers import LOOPS, Loop, time_loop
+from benchmarks.reach_peers import LOOPS, OUTPUTS, Loop, time_loop
 from benchmarks.reach_report import DecodingSpeed, ReachReport, StreamSpeed
 from benchmarks.reach_speed import bytes_of, measure_pcie, open_all, time_decoding, time_graphs, time_stream
 from benchmarks.reach_videos import SIZES_HW, Videos
@@ -244,13 +244,13 @@ class _Measuring:
         """Other projects."""
 
         @cache
-        def build() -> Detect:
+        def build() -> Pipeline:
             if not isinstance(network, RFDETR):
                 raise UnsupportedError("the peers run RF-DETR only")
-            return build_rfdetr(network.state_dict(), network.spec, self._device, DEFAULT_THRESHOLD)
+            return build_fastest(network.state_dict(), network.spec, self._device, DEFAULT_THRESHOLD)
 
-        for loop in LOOPS:
-            self._try(loop.name, partial(self._peer, build, loop))
+        for loop, output in product(LOOPS, OUTPUTS):
+            self._try(f"{loop.name}, {output}", partial(self._peer, build, loop, output))
 
     def measure_border(self) -> None:
         """Decoding alone, of more sizes and numbers of streams."""
@@ -342,9 +342,9 @@ class _Measuring:
         )
         return {"latencies": measured}
 
-    def _peer(self, build: Callable[[], Detect], loop: Loop) -> dict[str, Any]:
+    def _peer(self, build: Callable[[], Pipeline], loop: Loop, output: str) -> dict[str, Any]:
         size = self._plan.peers
-        return {"peers": time_loop(loop, build(), self._file(size), size, self._seconds)}
+        return {"peers": time_loop(loop, build(), output, self._file(size), size, self._seconds)}
 
 
 @with_config("device", "precision", "compile")

@@ -15,11 +15,12 @@ import cv2
 import numpy as np
 
 from benchmarks.peers.loading import load_module
-from benchmarks.peers.pipeline import Detect
+from benchmarks.peers.pipeline import Pipeline
 from benchmarks.reach_report import PeerSpeed, Speed
 from benchmarks.reach_speed import Stopwatch
 from maskjet.errors import InputError
 
+_Detect = Callable[[Any], object]
 _WARM_UP = 3  # frames
 
 
@@ -45,7 +46,7 @@ class _Counter:
         return time.perf_counter() < self._end
 
 
-def _play_pyav(detect: Detect, path: Path, counter: _Counter) -> None:
+def _play_pyav(detect: _Detect, path: Path, counter: _Counter) -> None:
     with av.open(str(path)) as container:
         container.streams.video[0].thread_type = "AUTO"
         for picture in container.decode(video=0):
@@ -54,14 +55,14 @@ def _play_pyav(detect: Detect, path: Path, counter: _Counter) -> None:
                 return
 
 
-def _play_generator(detect: Detect, path: Path, counter: _Counter) -> None:
+def _play_generator(detect: _Detect, path: Path, counter: _Counter) -> None:
     for frame in _supervision().get_video_frames_generator(str(path)):
         detect(_to_rgb(frame))
         if not counter.add():
             return
 
 
-def _play_process(detect: Detect, path: Path, counter: _Counter) -> None:
+def _play_process(detect: _Detect, path: Path, counter: _Counter) -> None:
     def callback(frame: Any, _index: int) -> Any:
         detect(_to_rgb(frame))
         if not counter.add():
@@ -80,29 +81,31 @@ class Loop:
     """Name in reports."""
     what: str
     """One line that describes it."""
-    play: Callable[[Detect, Path, _Counter], None]
-    """Runs it, with rfdetr's predict from an RGB frame to COCO RLE."""
+    play: Callable[[_Detect, Path, _Counter], None]
+    """Runs it, with rfdetr's predict on an RGB frame."""
 
 
 LOOPS = (
-    Loop("rfdetr", "predict on frames decoded by PyAV, masks as RLE by pycocotools", _play_pyav),
+    Loop("rfdetr", "predict on frames decoded by PyAV", _play_pyav),
     Loop("supervision frames", "get_video_frames_generator with the same predict", _play_generator),
     Loop("supervision process_video", "with the same predict; writes the video again, nothing drawn", _play_process),
 )
 """The loops that are measured."""
+OUTPUTS = {"masks": "dense masks", "RLE": "masks as RLE by pycocotools"}
+"""What each loop ends with, by name."""
 
 
-def time_loop(loop: Loop, detect: Detect, path: Path, size: str, seconds: float) -> PeerSpeed:
-    """Run a loop over a file for some seconds.
+def time_loop(loop: Loop, peer: Pipeline, output: str, path: Path, size: str, seconds: float) -> PeerSpeed:
+    """Run a loop over a file for some seconds; `output` is of `OUTPUTS`.
 
     Raises:
         InputError: The file has too few frames.
     """
     counter = _Counter(seconds)
-    loop.play(detect, path, counter)
+    loop.play(peer.predict if output == "masks" else peer.detect, path, counter)
     if counter.speed is None:
         raise InputError(f"{path} must have more than {_WARM_UP} frames.")
-    return PeerSpeed(loop.name, loop.what, size, counter.speed)
+    return PeerSpeed(f"{loop.name}, {output}", f"{loop.what}, {OUTPUTS[output]}", size, counter.speed)
 
 
 def _supervision() -> Any:

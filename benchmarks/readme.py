@@ -20,7 +20,7 @@ README = ROOT / "README.md"
 RESULTS = Path(__file__).resolve().parent / "results"
 _FILES = ("video_h200.json", "video_1080p_h200.json")
 _SIZES = ((176, 312), (720, 1280), (1080, 1920))
-_PEERS = ("rfdetr", "rfdetr_fp16", "inference_models")
+_PEERS = ("rfdetr", "rfdetr_fp16", "rfdetr_inductor", "inference_models", "inference_models_fp16")
 _ROWS: Mapping[str, str] = {
     "maskjet, one frame at a time": "fused",
     "maskjet, four frames in flight": "depth 4",
@@ -32,14 +32,27 @@ _MARKS = re.compile(r"(<!-- speed: .*? -->\n).*?(<!-- end of speed -->)", re.DOT
 
 def speed_table(measurements: Iterable[Mapping[str, Any]]) -> str:
     """Make a Markdown table of frames per second from memory, by frame size: the best other project's, then ours."""
-    fps = {(m["name"], tuple(m["size_hw"])): m["memory_fps"] for m in measurements}
-    best = {size: max(fps[peer, size] for peer in _PEERS) for size in _SIZES}
+    fps: dict[tuple[str, tuple[int, int]], float] = {
+        (m["name"], (m["size_hw"][0], m["size_hw"][1])): m["memory_fps"] for m in measurements
+    }
+    best = _best(fps, "")
+    slow = "" if ("rfdetr_inductor", _SIZES[0]) in fps else ", without inductor"
     header = ["Frames per second", *(f"{width} × {height}" for height, width in _SIZES)]
-    rows = [["best of rfdetr and inference-models", *(f"{best[size]:,.0f}" for size in _SIZES)]]
+    rows = [[f"best of rfdetr and inference-models{slow}", *(f"{best[size]:,.0f}" for size in _SIZES)]]
+    if dense := _best(fps, ", masks"):
+        rows.append(["the same, dense masks instead of RLE", *(f"{dense[size]:,.0f}" for size in _SIZES)])
     for words, name in _ROWS.items():
         rows.append([words, *(_beside(fps[name, size], best[size]) for size in _SIZES)])
     lines = [header, ["---"] * len(header), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _best(fps: Mapping[tuple[str, tuple[int, int]], float], output: str) -> dict[tuple[int, int], float]:
+    """The highest rate of a peer by size; empty if not all sizes have one."""
+    found = {
+        size: [fps[f"{peer}{output}", size] for peer in _PEERS if (f"{peer}{output}", size) in fps] for size in _SIZES
+    }
+    return {size: max(rates) for size, rates in found.items()} if all(found.values()) else {}
 
 
 def _beside(fps: float, peer: float) -> str:

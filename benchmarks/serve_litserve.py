@@ -30,7 +30,8 @@ class RfdetrAPI(litserve.LitAPI):  # type: ignore[misc, unused-ignore]
         import torch
 
         network = read_network(self._model, self._weights or None)
-        self._detect = rfdetr.build(network.state_dict(), network.spec, torch.device(self._on), DEFAULT_THRESHOLD)
+        on = torch.device(self._on)
+        self._detect = rfdetr.build_fastest(network.state_dict(), network.spec, on, DEFAULT_THRESHOLD).detect
         self._detect(np.zeros((720, 1280, 3), np.uint8))
 
     def decode_request(self, request: Request) -> Any:

@@ -59,7 +59,7 @@ def fastapi(
 @app.command()
 @with_config("device")
 def litserve(*, port: PortOption, model: ModelOption, weights: WeightsOption = None, config: EngineConfig) -> None:
-    """Serve rfdetr's `predict` by LitServe, with LitServe's defaults, masks encoded as RLE by pycocotools."""
+    """Serve rfdetr's fastest `predict` by LitServe, with LitServe's defaults, masks as RLE by pycocotools."""
     lit = importlib.import_module("litserve")
     device = config.resolve_device()
     api = importlib.import_module("benchmarks.serve_litserve").RfdetrAPI(model, str(weights or ""), str(device))

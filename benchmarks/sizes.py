@@ -225,16 +225,13 @@ def _play(results: Any, seconds: float) -> tuple[int, float, list[float]]:
 
 def _peers(network: Any, model: Model, notes: list[str]) -> dict[str, Any]:
     """Rfdetr compiled by inductor, called image by image: its dense masks, and those encoded as RLE."""
+    device = model._engine.steps.device
     try:
-        theirs = rfdetr.load_inductor(network.state_dict(), network.spec, model._engine.steps.device)
+        theirs = rfdetr.build_inductor(network.state_dict(), network.spec, device, DEFAULT_THRESHOLD)
     except UnsupportedError as error:
         notes.append(f"{_PEERS[0]} left out: {error}")
         return {}
-    calls: tuple[Callable[[Any], Any], ...] = (
-        partial(theirs.predict, threshold=DEFAULT_THRESHOLD),
-        rfdetr.with_rle(theirs, network.spec),
-    )
-    return {name: partial(_call_each, call) for name, call in zip(_PEERS, calls, strict=True)}
+    return {name: partial(_call_each, call) for name, call in zip(_PEERS, (theirs.predict, theirs.detect), strict=True)}
 
 
 def _captured(model: Model) -> int | None:

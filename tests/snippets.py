@@ -149,6 +149,8 @@ class Page:
                 self._setenv(*assignment.split("=", 1))
             case ["make", target]:
                 assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), target
+            case ["pip", "install", "torch", "torchvision", "--index-url", "https://download.pytorch.org/whl/cpu"]:
+                pass
             case ["pip", "install", what]:
                 extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
                 assert what == "." or what[1:].strip("[]") in extras, what

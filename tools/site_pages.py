@@ -41,7 +41,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turn the repository's links into the site's, and fill in the commands and settings."""
+    """Turn the repository's links into the site's, fill in commands and settings, let search find guides first."""
+    page.meta["search"] = {"boost": 1 if re.search(r"/|changelog|design", page.file.src_uri) else 4}
     markdown = to_site_links(markdown, page.file.src_uri)
     for place, describe in ((COMMANDS, describe_commands), (SETTINGS, describe_settings)):
         if place in markdown:
@@ -92,8 +93,7 @@ def split_epilog(command: Any) -> tuple[str, str]:
 
 def examples_of(command: Any) -> list[str]:
     """The examples in the help of a command or group, each in one line."""
-    lines = split_epilog(command)[0].replace("\\\n", "").splitlines()
-    return [line for line in lines if line.startswith("maskjet ")]
+    return re.findall(r"^maskjet .*", split_epilog(command)[0].replace("\\\n", ""), re.MULTILINE)
 
 
 def _describe(name: str, command: Any) -> Iterator[str]:

@@ -27,7 +27,7 @@ class Peer:
     what: str
     """One line that describes the peer."""
     pipeline: BuildPipeline | None = None
-    """Builds the peer's whole pipeline, from an RGB frame to COCO RLE on the host."""
+    """Builds the peer's whole pipeline, from an RGB frame to its own masks, or to COCO RLE on the host."""
     postprocess: Rung | None = None
     """The peer's postprocess, from the network's output to detections, as a rung of the ablation."""
     is_oracle: bool = False
@@ -62,6 +62,11 @@ PEERS: Mapping[str, Peer] = {
             "inference_models",
             "inference-models' infer with PyTorch in float32, masks as RLE; resizes antialiased, by Pillow on the host",
             pipeline=inference_models.build,
+        ),
+        Peer(
+            "inference_models_fp16",
+            "inference-models' infer with all that goes without TensorRT: traced in float16, RLE by its Triton kernels",
+            pipeline=inference_models.build_fp16,
         ),
         Peer(
             "inference_torch",

@@ -8,18 +8,19 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from benchmarks.peers.loading import TF32, building, check_spec, fill, float32_products, load_module
-from benchmarks.peers.pipeline import Detect
+from benchmarks.peers.pipeline import Image, Pipeline
 from benchmarks.rungs import THRESHOLD, Instances, Postprocess, Request
 from benchmarks.workloads import CLASSES, MASK_SIDE, QUERIES
 from maskjet.detections import Detections
 from maskjet.errors import UnsupportedError
 from maskjet.spec import ModelSpec
+from maskjet.timing import synchronize
 
 _INFERENCE = "inference_models.models.rfdetr"
 
@@ -105,18 +106,52 @@ def _to_instances(found: object) -> Instances:
     return Instances(len(strings), None, *fields, strings)
 
 
-def build(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float) -> Detect:
+def build(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float) -> Pipeline:
     """Build inference-models' infer with PyTorch in float32."""
+    return _pipeline(_load(state, spec, device), spec, device, threshold)
+
+
+def build_fp16(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float) -> Pipeline:
+    """Build inference-models' infer with all that works without TensorRT: traced in float16, RLE by Triton.
+
+    That is optimize_for_inference(dtype=torch.float16) and INFERENCE_MODELS_RFDETR_TRITON_POSTPROC_ENABLED. Its other
+    flags are for TensorRT only: preprocessing in Triton, CUDA graphs, two frames in flight.
+    """
+    if device.type != "cuda":
+        raise UnsupportedError("its Triton kernels need a GPU")
+    model = _load(state, spec, device)
+    with building("inference-models' optimize_for_inference(dtype=torch.float16)"):
+        model.optimize_for_inference(dtype=torch.float16)
+    model._classes_re_mapping = _identity(device)  # which its Triton kernels need
+    common: Any = load_module(f"{_INFERENCE}.common", "inference-models")
+    common._TRITON_POSTPROC_ENABLED = True  # the flag, which is read at import; without a mapping it has no effect
+    return _pipeline(model, spec, device, threshold)
+
+
+def _load(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device) -> Any:
     check_spec(spec)
     with building("inference-models"), TemporaryDirectory() as folder:
         module = load_module(f"{_INFERENCE}.rfdetr_instance_segmentation_pytorch", "inference-models")
         logging.getLogger("inference-models").setLevel(logging.ERROR)
         _write_package(Path(folder), state, spec)
-        model = module.RFDetrForInstanceSegmentationTorch.from_pretrained(folder, device=device)
+        return module.RFDetrForInstanceSegmentationTorch.from_pretrained(folder, device=device)
+
+
+def _pipeline(model: Any, spec: ModelSpec, device: torch.device, threshold: float) -> Pipeline:
+    """A model's infer, to dense masks that stay on the device, and to RLE."""
 
     @float32_products(TF32)
-    def detect(frame: NDArray[np.uint8]) -> Detections:
-        (found,) = model.infer(frame, input_color_format="rgb", confidence=threshold, mask_format="rle")
+    def infer(frame: Image, mask_format: str) -> Any:
+        (found,) = model.infer(frame, input_color_format="rgb", confidence=threshold, mask_format=mask_format)
+        return found
+
+    def predict(frame: Image) -> Any:
+        found = infer(frame, "dense")
+        synchronize(device)
+        return found.mask
+
+    def detect(frame: Image) -> Detections:
+        found = infer(frame, "rle")
         return Detections(
             image_size=(frame.shape[0], frame.shape[1]),
             xyxy=found.xyxy.cpu().numpy().astype(np.float32),
@@ -126,7 +161,7 @@ def build(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.devi
             class_names=spec.class_names,
         )
 
-    return detect
+    return Pipeline(predict, detect)
 
 
 def _write_package(folder: Path, state: Mapping[str, torch.Tensor], spec: ModelSpec) -> None:

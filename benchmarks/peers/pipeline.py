@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +17,20 @@ from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity.variants import DetectorVariant
 from maskjet.spec import ModelSpec
 
-Detect = Callable[[NDArray[np.uint8]], Detections]
-"""Detects on a frame, uint8 [H, W, 3], RGB; the detections have RLE masks and own their memory."""
-BuildPipeline = Callable[[Mapping[str, torch.Tensor], ModelSpec, torch.device, float], Detect]
+Image = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A peer's pipeline, which takes a frame, uint8 [H, W, 3], RGB."""
+
+    predict: Callable[[Image], Any]
+    """What the peer's users call; the result's length is the number of detections, masks stay as the peer has them."""
+    detect: Callable[[Image], Detections]
+    """The same with RLE masks; the detections own their memory."""
+
+
+BuildPipeline = Callable[[Mapping[str, torch.Tensor], ModelSpec, torch.device, float], Pipeline]
 """Builds a pipeline from weights, spec, device and threshold.
 
 The weights are float32, as in `RFDETR(spec).state_dict()`, and copied. Raises UnsupportedError where it can't run.
@@ -37,7 +49,7 @@ class PeerVariant(DetectorVariant):
     def run(self, network: RFDETR | NetworkFile, source: Source) -> Iterator[tuple[Frame, Detections]]:
         """Detect on the frames of a source, as `DetectorVariant.run`."""
         assert isinstance(network, RFDETR)
-        detect = self.build(network.state_dict(), network.spec, self.config.resolve_device(), self.threshold)
+        detect = self.build(network.state_dict(), network.spec, self.config.resolve_device(), self.threshold).detect
         with source:
             for frame in source:
                 yield frame, detect(frame.image)

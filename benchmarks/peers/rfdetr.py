@@ -13,10 +13,9 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from benchmarks.peers.loading import TF32, building, check_spec, fill, float32_products, load_module
-from benchmarks.peers.pipeline import Detect
+from benchmarks.peers.pipeline import Pipeline
 from benchmarks.rungs import THRESHOLD, Instances, Postprocess, Request
 from benchmarks.workloads import QUERIES
 from maskjet.detections import Detections
@@ -37,37 +36,39 @@ def build_postprocess(_device: torch.device) -> Postprocess:
     return run
 
 
-def build(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float) -> Detect:
+def build(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float) -> Pipeline:
     """Build rfdetr's predict in float32, with products in TF32 where the device has it."""
-    return with_rle(_load(state, spec, device), spec, threshold)
+    return _pipeline(_load(state, spec, device), spec, threshold)
 
 
-def build_exact(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float) -> Detect:
+def build_exact(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float) -> Pipeline:
     """Build rfdetr's predict in float32, without TF32."""
-    return with_rle(_load(state, spec, device), spec, threshold, products="highest")
+    return _pipeline(_load(state, spec, device), spec, threshold, products="highest")
 
 
-def build_fp16(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float) -> Detect:
+def build_fp16(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float) -> Pipeline:
     """Build rfdetr's predict after inference(dtype=torch.float16)."""
     model = _load(state, spec, device)
     with building("rfdetr's inference(dtype=torch.float16)"):
         model.inference(dtype=torch.float16)
-    return with_rle(model, spec, threshold)
+    return _pipeline(model, spec, threshold)
 
 
 def build_inductor(
     state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float
-) -> Detect:
-    """Build rfdetr's predict after inference(dtype=torch.float16, compile_backend="inductor"), its fastest mode."""
-    return with_rle(load_inductor(state, spec, device), spec, threshold)
-
-
-def load_inductor(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device) -> Any:
-    """Load rfdetr's model compiled by inductor; takes half a minute."""
+) -> Pipeline:
+    """Build rfdetr's predict after inference(dtype=torch.float16, compile_backend="inductor"); takes half a minute."""
     model = _load(state, spec, device)
     with building('rfdetr\'s inference(compile_backend="inductor")'):
         model.inference(dtype=torch.float16, compile_backend="inductor")
-    return model
+    return _pipeline(model, spec, threshold)
+
+
+def build_fastest(
+    state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float
+) -> Pipeline:
+    """Build rfdetr's predict in its fastest mode: compiled by inductor on a GPU, in float32 on a CPU."""
+    return (build_inductor if device.type == "cuda" else build)(state, spec, device, threshold)
 
 
 def export_onnx(state: Mapping[str, torch.Tensor], spec: ModelSpec, folder: Path) -> str:
@@ -88,17 +89,20 @@ def _load(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.devi
     return model
 
 
-def with_rle(model: Any, spec: ModelSpec, threshold: float = THRESHOLD, products: str = TF32) -> Detect:
-    """A model's predict, its masks encoded by pycocotools."""
+def _pipeline(model: Any, spec: ModelSpec, threshold: float, products: str = TF32) -> Pipeline:
+    """A model's predict, alone and with its masks encoded by pycocotools."""
     encode = load_module("pycocotools.mask", "pycocotools").encode
 
     @float32_products(products)
-    def detect(frame: NDArray[np.uint8]) -> Detections:
-        found = model.predict(frame, threshold=threshold)
+    def predict(frame: Any) -> Any:
+        return model.predict(frame, threshold=threshold)
+
+    def detect(frame: Any) -> Detections:
+        found = predict(frame)
         # pycocotools reads columns; transposing plane by plane takes a third of np.asfortranarray's time.
         planes = (cv2.transpose(mask.view(np.uint8)).T for mask in found.mask)
         return Detections(
-            image_size=(frame.shape[0], frame.shape[1]),
+            image_size=found.mask.shape[1:],  # frames may be of any kind that predict takes
             xyxy=found.xyxy.astype(np.float32),
             confidence=found.confidence.astype(np.float32),
             class_id=found.class_id.astype(np.int32),
@@ -106,4 +110,4 @@ def with_rle(model: Any, spec: ModelSpec, threshold: float = THRESHOLD, products
             class_names=spec.class_names,
         )
 
-    return detect
+    return Pipeline(predict, detect)

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import image_ways, images, trend
 from benchmarks.image_files import ImageSet, coco_sizes, mean_bytes, write_set
+from benchmarks.peers.pipeline import Pipeline
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, MaskjetError
 from maskjet.media.images import read_image
@@ -61,7 +62,7 @@ def test_all_is_measured_and_noted(run, tmp_path):
     assert (
         "job over 6 on cpu, JPEGs by cpu left out: UnsupportedError: a job's workers load a model by its name." in notes
     )
-    assert "few: rfdetr: PIL, predict left out: UnsupportedError: the peers run rf-detr-seg-nano only" in notes
+    assert "few: rfdetr: PIL, predict, RLE left out: UnsupportedError: the peers run rf-detr-seg-nano only" in notes
     assert "sizes: torchvision decode_jpeg on the GPU alone left out: UnsupportedError: nvJPEG needs a GPU" in notes
     assert "64 images, decoder cpu" in str(found)
 
@@ -112,8 +113,8 @@ def test_peers_see_rgb(tmp_path, monkeypatch, network):
     seen = []
     with images.Model(network, EngineConfig(device="cpu", batch=16)) as model:
         peers = image_ways.Peers(network, model)
-        monkeypatch.setattr(image_ways.Peers, "_rfdetr", lambda _: seen.append)
-        for way in ("rfdetr: PIL, predict", "supervision: cv2.imread, rfdetr"):
+        monkeypatch.setattr(image_ways.Peers, "_pipeline", lambda _: Pipeline(seen.append, seen.append))
+        for way in ("rfdetr: PIL, predict, masks", "supervision: cv2.imread, rfdetr, RLE"):
             peers.ways(written)[way](0.0)
     expected = cv2.cvtColor(cv2.imread(str(written.paths[0])), cv2.COLOR_BGR2RGB)
     assert [np.array_equal(np.asarray(image), expected) for image in seen] == [True, True]

@@ -43,12 +43,14 @@ def _frame(height, width):
 def _assert_finds_as_we_do(name, network, frame, *, pixels):
     precision = torch.get_float32_matmul_precision()
     weights = {key: tensor.clone() for key, tensor in network.state_dict().items()}
-    detect = PIPELINES[name](weights, NANO, CPU, THRESHOLD)
+    peer = PIPELINES[name](weights, NANO, CPU, THRESHOLD)
+    detect = peer.detect
     for tensor in weights.values():
         tensor.fill_(np.nan)  # it has copies
     with SameTokens(NANO.tokens, 1e-4) as choice:
         theirs = detect(frame)
         ours = Model(network, EngineConfig(device="cpu"), threshold=THRESHOLD).predict(frame)
+    assert len(peer.predict(frame)) == len(theirs)
     first = theirs.xyxy.copy()
     detect(np.zeros_like(frame))
 

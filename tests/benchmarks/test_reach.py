@@ -101,7 +101,9 @@ def test_all_is_measured_and_noted(run, tmp_path):
     assert found.decoding_fps("312", 2, "cpu") > 0
     (latency,) = found.latencies
     assert 0 < latency.p50_ms <= latency.p99_ms <= latency.most_ms
-    assert [note.split(" left out")[0] for note in found.notes] == [loop.name for loop in reach.LOOPS]
+    assert [note.split(" left out")[0] for note in found.notes] == [
+        f"{loop.name}, {output}" for loop in reach.LOOPS for output in ("masks", "RLE")
+    ]
     assert "2 × 312   cpu" in str(found)
 
 

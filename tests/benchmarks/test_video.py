@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks import contenders, video
 from benchmarks.chart import draw_videos
+from benchmarks.peers.pipeline import Pipeline
 from maskjet.config import EngineConfig
 from maskjet.errors import MaskjetError
 from maskjet.model import Model
@@ -46,6 +47,23 @@ def test_every_contender_runs_every_size(tmp_path):
     pytest.importorskip("matplotlib")
     draw_videos(found.as_dict(), tmp_path / "video.png")
     assert (tmp_path / "video.png").stat().st_size > 10_000
+
+
+def test_a_peer_has_a_row_with_its_own_masks_and_one_with_rle(monkeypatch, network):
+    built, timed = [], []
+
+    def build(*_):
+        built.append("once")
+        return Pipeline(lambda _: timed.append("masks"), lambda _: timed.append("RLE"))
+
+    monkeypatch.setattr(contenders, "PIPELINES", {"rfdetr": build})
+    rows, notes, _ = contenders.build(network, CPU, ["rfdetr", "rfdetr, masks"])
+    assert ([row.name for row in rows], built, notes) == (["rfdetr", "rfdetr, masks"], ["once"], [])
+    timed.clear()
+    for row in rows:
+        row.call(None)
+    rows[1].detect(None)  # what is compared
+    assert timed == ["RLE", "masks", "RLE"]
 
 
 def test_a_rung_that_finds_something_else_is_an_error(monkeypatch):
