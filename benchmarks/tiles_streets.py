@@ -34,7 +34,7 @@ _THRESHOLD, _FIRST_SEED, _RESAMPLES = 0.1, 7_000_000, 1000  # as in `benchmarks.
 
 @dataclass(frozen=True)
 class Score:
-    """One average precision of masks; None where the truth has nothing of its size."""
+    """One average precision of masks; None where the truth, or that of a draw, has nothing of its size."""
 
     metric: str
     """One of `parity.coco.METRICS`."""
@@ -98,7 +98,7 @@ def run(path: Path | None, size: str, tile: int, streets: int) -> StreetsReport:
             found.append([model.predict(scene.image, threshold=_THRESHOLD, tile=each) for each in (None, tile)])
     untiled, tiled = (_make_score(each, truths) for each in zip(*found, strict=True))
     draws = np.sort(np.random.default_rng(0).integers(0, streets, (_RESAMPLES, streets)), axis=1)
-    bounds = np.nanquantile([tiled(draw) - untiled(draw) for draw in draws], (0.025, 0.975), axis=0)
+    bounds = np.quantile([tiled(draw) - untiled(draw) for draw in draws], (0.025, 0.975), axis=0)
     values = np.array([untiled(np.arange(streets)), tiled(np.arange(streets)), *bounds])
     scores = list(map(Score, METRICS, *np.where(np.isnan(values), None, values.astype(object)).tolist()))
     report = StreetsReport(describe_machine(), measurements=scores, size_hw=size_hw, tile=tile, streets=streets)
