@@ -18,7 +18,7 @@ from tests.cli.command_line import call
 COMMANDS = (
     *("ablation", "capture", "conversion", "host_time", "images", "jobs", "jpegs", "network", "onnx_files"),
     *("ops", "pictures", "probe", "reach", "replay", "runtimes", "serve", "serve_soak", "soak", "study", "two_stage"),
-    *("supervision_masks", "tiles", "tracking", "video"),
+    *("supervision_masks", "tiles", "tiles_streets", "tracking", "video"),
 )
 
 

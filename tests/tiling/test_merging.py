@@ -98,15 +98,19 @@ def reference(tiles, seen):
         cuts = [top - NEAR <= tile.top > 0 or bottom + NEAR >= tile.top + tile.height < HW[0]]
         cuts += [left - NEAR <= tile.left > 0 or right + NEAR >= tile.left + tile.width < HW[1]]
         cuts = [cut and one.mask.any() for cut in cuts]
-        pieces.append({"tile": t, "cuts": cuts, "cut": any(cuts), "iou": {}, "in": {}} | one._asdict())
+        pieces.append({"tile": t, "cuts": cuts, "cut": any(cuts), "iou": {}, "in": {}, "of full": {}} | one._asdict())
     for p in pieces:
         for k, q in enumerate(pieces):
-            both = regions(p, q, tiles) if p["tile"] != q["tile"] and p["class_id"] == q["class_id"] else None
+            both = regions(p, q, tiles) if p["tile"] != q["tile"] else None
             if both and (shared := (both[0] & both[1]).sum()):
-                p["iou"][k], p["in"][k] = shared / (both[0] | both[1]).sum(), shared / p["mask"].sum()
+                iou = shared / (both[0] | both[1]).sum()
+                if p["class_id"] == q["class_id"]:
+                    p["iou"][k], p["in"][k] = iou, shared / p["mask"].sum()
+                elif tiles[p["tile"]] == FULL:
+                    p["of full"][k] = iou
     whole, kept = [not one["cut"] for one in pieces], [True] * len(pieces)
     for i, p in enumerate(pieces):
-        for j, iou in p["iou"].items():
+        for j, iou in (p["iou"] | p["of full"]).items():
             if kept[i] and j > i and iou >= AGREES and whole[i] and whole[j]:
                 kept[j] = False
     is_left = [kept[i] and whole[i] for i in range(len(pieces))]
@@ -144,6 +148,7 @@ def random_scene(random):
     seen = look(things, tiles)
     for some in seen:  # some twice, once by half; some pixels not
         some += [one._replace(mask=one.mask & (np.arange(HW[1]) % 40 < 20)) for one in some if random.random() < 0.3]
+        some[:] = [one._replace(class_id=1) if random.random() < 0.2 else one for one in some]
         some[:] = [one._replace(mask=one.mask & (random.random(HW) < 0.95)) for one in some if random.random() < 0.9]
     order = iter(random.permutation(sum(map(len, seen))))
     return tiles, [[one._replace(confidence=float(0.9 - next(order) / 500)) for one in some] for some in seen]
@@ -225,6 +230,9 @@ CUT = [Seen(area((4, 24, 16, 40)), 0.9), Seen(area((4, 28, 16, 48)), 0.6)]  # wh
         ([Seen(BUS)], [], [Seen(area((4, 4, 17, 27)), 0.8)], "full"),
         ([Seen(BUS, 0.9)], [], [Seen(area((4, 4, 17, 27)), 0.8)], "first"),
         ([Seen(BUS, 0.9)], [], [Seen(BUS, 0.8, class_id=1)], "first full"),
+        ([Seen(BUS, 0.8)], [], [Seen(BUS, 0.9, class_id=1)], "full"),
+        ([Seen(BUS & area((0, 0, 64, 14)), 0.8)], [], [Seen(BUS, 0.9, class_id=1)], "first full"),  # a part alone
+        ([Seen(area((4, 31, 16, 37)), 0.6)], [Seen(area((4, 31, 16, 37)), 0.8, class_id=1)], [], "first second"),
         (TWO, [], [Seen(BUS, 0.6)], "first"),  # a crowd
         (TWO, [], [Seen(BUS, 0.75)], "first full"),  # one part alone is more confident
         (TWO, [], [Seen(area((4, 4, 30, 60)), 0.6)], "first full"),  # which they hardly cover
