@@ -33,8 +33,8 @@ MULTIPROCESSORS = 132
 _HOPPERS_SHARED = 227 * 1024
 _CROWDING = range(1901, 4001)
 """Rows with which layers and attention fill a GPU once or twice. Programs that begin early then crowd onto the
-multiprocessors that have room: rf-detr-large and seg-xlarge take 3 % longer, four images of seg-nano 4 %; with fewer and
-more rows it is up to 8 % faster to begin early (H200, benchmarks/network.md)."""
+multiprocessors that have room: rf-detr-large and seg-xlarge take 3 % longer, four images of seg-nano 4 %. With fewer
+rows, and with more, beginning early saves up to 8 % (H200, benchmarks/network.md)."""
 _OLDEST = (7, 5)  # T4; Triton's own limit
 _OLDEST_WITH_BFLOAT16 = (8, 0)
 

@@ -153,39 +153,38 @@ def _find_in_block(
         has_bottom = tl.max(is_bottom_inside.to(tl.int32)) > 0
         low, high = _find_rows(mask, columns, x < width)
         total = 0
-        # Most blocks have nothing inside, and only the others ask whether the mask is an earlier slot's.
-        if has_pixels & ((high >= 0) | has_bottom):
-            if _first_slot(query_ptr, slot, SLOTS, HAS_BOXES) == slot:
-                # Rows whose stretches can have edges, up to the one with the pixel after the last inside.
-                begin = tl.where(has_bottom, 0, tl.maximum(low - 1, 0))
-                # The first pixel of a column may lie far down its mask.
-                first_row = position(place(0, top, top_fraction), down_scale, mask_height).to(tl.int32)
-                last_row = tl.maximum(high, tl.where(has_bottom, first_row, 0))
-                end = tl.minimum(tl.maximum(last_row, 0) + 2 + down_scale.to(tl.int32), mask_height)
-                counts = tl.zeros([1, COLUMNS], tl.int32)
-                for start in range(begin, end, ROWS):
+        has_edges = has_pixels & ((high >= 0) | has_bottom)
+        if has_edges:  # unlike most blocks
+            has_edges = _first_slot(query_ptr, slot, SLOTS, HAS_BOXES) == slot
+        if has_edges:
+            # Rows whose stretches can have edges, up to the one with the pixel after the last inside.
+            begin = tl.where(has_bottom, 0, tl.maximum(low - 1, 0))
+            # The first pixel of a column may lie far down its mask.
+            first_row = position(place(0, top, top_fraction), down_scale, mask_height).to(tl.int32)
+            last_row = tl.maximum(high, tl.where(has_bottom, first_row, 0))
+            end = tl.minimum(tl.maximum(last_row, 0) + 2 + down_scale.to(tl.int32), mask_height)
+            counts = tl.zeros([1, COLUMNS], tl.int32)
+            for start in range(begin, end, ROWS):
+                row = (start + tl.arange(0, ROWS))[:, None]
+                is_read = (row < end) & (x < width)
+                _, is_edge, has_crossing = _compare(mask, target, row, columns, is_read, is_bottom_inside)
+                counts += tl.sum(is_edge + has_crossing, axis=0)[None, :]
+            total = tl.sum(counts)
+            if total > 0:
+                begins = tl.atomic_add(header_ptr + FOUND, total, sem="relaxed")
+                fits = _fits(begins, total, room)
+                tl.store(segment_ptr, tl.where(fits, begins, -1))
+                edge_ptr = edges_ptr + begins + tl.cumsum(counts, axis=1) - counts
+                for start in range(begin, tl.where(fits, end, begin), ROWS):
                     row = (start + tl.arange(0, ROWS))[:, None]
                     is_read = (row < end) & (x < width)
-                    _, is_edge, has_crossing = _compare(mask, target, row, columns, is_read, is_bottom_inside)
-                    counts += tl.sum(is_edge + has_crossing, axis=0)[None, :]
-                total = tl.sum(counts)
-                if total > 0:
-                    begins = tl.atomic_add(header_ptr + FOUND, total, sem="relaxed")
-                    fits = _fits(begins, total, room)
-                    tl.store(segment_ptr, tl.where(fits, begins, -1))
-                    edge_ptr = edges_ptr + begins + tl.cumsum(counts, axis=1) - counts
-                    for start in range(begin, tl.where(fits, end, begin), ROWS):
-                        row = (start + tl.arange(0, ROWS))[:, None]
-                        is_read = (row < end) & (x < width)
-                        stretch, is_edge, has_crossing = _compare(
-                            mask, target, row, columns, is_read, is_bottom_inside
-                        )
-                        edges = is_edge + has_crossing
-                        place_ptr = edge_ptr + tl.cumsum(edges, axis=0) - edges
-                        crossing = _find_crossing(stretch, row, target, mask_height)
-                        tl.store(place_ptr, x * height + stretch[0], mask=is_edge != 0)
-                        tl.store(place_ptr + is_edge, x * height + crossing, mask=has_crossing != 0)
-                        edge_ptr += tl.sum(edges, axis=0)[None, :]
+                    stretch, is_edge, has_crossing = _compare(mask, target, row, columns, is_read, is_bottom_inside)
+                    edges = is_edge + has_crossing
+                    place_ptr = edge_ptr + tl.cumsum(edges, axis=0) - edges
+                    crossing = _find_crossing(stretch, row, target, mask_height)
+                    tl.store(place_ptr, x * height + stretch[0], mask=is_edge != 0)
+                    tl.store(place_ptr + is_edge, x * height + crossing, mask=has_crossing != 0)
+                    edge_ptr += tl.sum(edges, axis=0)[None, :]
         tl.store(segment_ptr + 1, total)
 
 
