@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from maskjet.errors import InputError, SourceError
 from maskjet.jobs import finding, planning, storage
@@ -137,13 +136,6 @@ class TestFolders:
         monkeypatch.chdir(tmp_path)
         images_of(tmp_path / name, 1)
         assert files(plan(name), tmp_path) == [f"{name}/image0.jpg"]
-
-    def test_an_animated_gif_is_a_video(self, tmp_path):
-        pictures = [Image.new("RGB", (8, 8), color) for color in ("black", "white")]
-        pictures[0].save(tmp_path / "moving.gif", save_all=True, append_images=pictures[1:])
-        pictures[0].save(tmp_path / "still.gif")
-        kinds = [(Path(each.files[0].path).name, each.is_video) for each in plan(tmp_path)]
-        assert kinds == [("moving.gif", True), ("moving.gif", True), ("still.gif", False)]
 
 
 class TestVideos:

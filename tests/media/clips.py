@@ -43,7 +43,6 @@ CLIPS = {  # of 60 moving pictures
     "refresh.mp4": ("libx264", {"g": "12", "bf": "0", "intra-refresh": "1"}),
     "refresh.ts": ("libx264", {"g": "12", "bf": "0", "intra-refresh": "1"}),
     "raw.h264": ("libx264", {"g": "12", "bf": "0"}),
-    "animation.gif": ("gif", {}),
 }
 FRAGMENTED = {"movflags": "frag_keyframe+empty_moov+default_base_moof"}
 FASTSTART = {"movflags": "faststart"}
@@ -97,7 +96,7 @@ def encode(path, images, codec="libx264", options=None, **more):
     with _scheduled_as_before(), av.open(str(path), "w", options=more.get("container_options", {})) as container:
         stream = container.add_stream(codec, rate=rate, options=options or {})
         stream.height, stream.width = images[0].shape[:2]
-        stream.pix_fmt = more.get("pix_fmt", {"mjpeg": "yuvj420p", "gif": "rgb8"}.get(codec, "yuv420p"))
+        stream.pix_fmt = more.get("pix_fmt", "yuvj420p" if codec == "mjpeg" else "yuv420p")
         more.get("prepare", id)(stream)
         packets = []
         if len(sound):

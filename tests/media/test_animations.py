@@ -1,4 +1,4 @@
-"""Animated GIFs as videos, and AVIF as images."""
+"""Animations, and AVIF as images."""
 
 from pathlib import Path
 
@@ -8,14 +8,11 @@ import pytest
 from PIL import Image as PILImage
 from PIL import ImageOps
 
-from maskjet import limits
 from maskjet.errors import SourceError
-from maskjet.media.animations import is_animated
 from maskjet.media.expansion import expand_sources
 from maskjet.media.frames import open_source
 from maskjet.media.images import read_image
 from tests.media.clips import close_to, picture, read
-from tests.media.outputs import annotate, images
 
 pytestmark = pytest.mark.usefixtures("in_folder")
 
@@ -34,57 +31,20 @@ def write_animation(path, images, **options):
     return Path(path)
 
 
-@pytest.mark.parametrize("name", ["a.gif", "a.apng"])
-def test_an_animation_is_a_video(name):
-    path = write_animation(name, flat(), loop=0, **({"format": "PNG"} if "png" in name else {}))
-    assert is_animated(path) == (name == "a.gif")  # other suffixes than images' are tried as videos anyway
-    source, frames = read(path)
-    assert source.kind == "video"
-    assert [frame.index for frame in frames] == list(range(5))
-    np.testing.assert_allclose([frame.time_s for frame in frames], np.arange(5) / 10)
-    for frame, expected in zip(frames, flat(), strict=True):
-        np.testing.assert_array_equal(frame.image, expected)
-    assert (source.bad_frames, source.fps) == ([], 10.0)
-    assert [frame.index for frame in read(path, every=2, start=1)[1]] == [1, 3]
-    assert annotate(path, "out.mp4") == len(images("out.mp4")) == 5
-
-
-@pytest.mark.parametrize(("name", "count"), [("a.gif", 1), ("a.png", 1), ("a.png", 5)])
-def test_a_still_image_and_an_animated_png_are_none(name, count):
-    write_animation(name, flat()[:count])
-    assert not is_animated(Path(name))
-    source, (frame,) = read(name)
-    assert source.kind == "image"
-    np.testing.assert_array_equal(frame.image, flat()[0])
-
-
-def test_in_lists_an_animation_is_an_image_and_in_expanded_folders_a_gif_is_a_video():
+def test_an_animated_gif_is_refused_as_a_source_and_elsewhere_its_first_image():
     write_animation("a.gif", flat())
-    PILImage.fromarray(flat()[0]).save("still.gif")
-    assert len(list(open_source(["a.gif", "still.gif"]))) == 2
-    assert len(list(open_source("."))) == 2
-    for given in (".", "*.gif"):
-        assert [[path.name for path in one.files] for one in expand_sources(given)] == [["still.gif"], ["a.gif"]]
-
-
-def test_any_beginning_of_an_animation_and_any_byte_is_answered():
-    data = write_animation("a.gif", flat(2, (8, 8))).read_bytes()
-    random = np.random.default_rng(0)
-    path = Path("cut.gif")
-    for length in [*range(0, len(data), 3), *[len(data)] * 100]:
-        changed = bytearray(data[:length])
-        if length == len(data):
-            changed[random.integers(length)] = random.integers(256)
-        path.write_bytes(changed)
-        assert is_animated(path) in (True, False)
-    assert not is_animated(Path("/nowhere.gif"))
-
-
-def test_a_huge_animation_is_refused_by_its_header(monkeypatch):
-    path = write_animation("a.gif", flat())
-    monkeypatch.setattr(limits, "image_pixels", 48 * 64 - 1)
-    with pytest.raises(SourceError, match="the limit is 3,071"):
-        open_source(path)
+    write_animation("still.gif", flat()[:1])
+    write_animation("a.png", flat())
+    with pytest.raises(SourceError, match=r"must be an image or a video, 'a\.gif' is an animation: make an MP4 of it"):
+        open_source("a.gif")
+    for given in ("still.gif", "a.png"):
+        source, (frame,) = read(given)
+        assert source.kind == "image"
+        np.testing.assert_array_equal(frame.image, flat()[0])
+    for given in (["a.gif", "still.gif"], ".", "*.gif"):
+        assert all(np.array_equal(frame.image, flat()[0]) for frame in open_source(given))
+    (images,) = expand_sources(".")
+    assert [path.name for path in images.files] == ["a.gif", "a.png", "still.gif"]
 
 
 class TestAvif:

@@ -19,7 +19,6 @@ from maskjet.files import is_file_url, path_of_url
 from maskjet.jobs import storage
 from maskjet.jobs.segments import SourceFile
 from maskjet.jobs.storage import Files
-from maskjet.media.animations import is_animated
 from maskjet.media.containers import is_camera, shown_name
 from maskjet.media.folders import in_order, is_image_path, is_video_path, is_visible, walk
 
@@ -238,9 +237,6 @@ def _describe(path: str, name: str, file: SourceFile | None = None) -> Found:
     with suppress(SourceError):
         file = file or storage.describe(path)
         if file is not None:
-            if name.lower().endswith(".gif"):  # other formats hardly ever are, and opening thousands takes long
-                with storage.local_copy(file) as local:
-                    is_video = is_animated(Path(local))
             return Found(file, is_video)
     return Found(SourceFile(path, 0, 0), is_video, is_missing=True)
 

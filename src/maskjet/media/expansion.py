@@ -11,7 +11,6 @@ from typing import Any
 
 from maskjet.errors import SourceError
 from maskjet.files import path_of_url
-from maskjet.media.animations import is_animated
 from maskjet.media.containers import files_of, shown_name, stream_named
 from maskjet.media.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of_source
 from maskjet.media.frames import ListSource, VideoSource, open_with, split_sources
@@ -21,10 +20,10 @@ from maskjet.media.source import Source, UnopenedSource
 def expand_sources(source: Any, *, recursive: bool = False) -> list[UnopenedSource]:
     """Find the single sources in whatever the user gave; nothing is opened.
 
-    In a folder or glob, each video is a source of its own, and the images together are one, which comes first. An
-    animated GIF counts as a video. Files of a folder that are neither are left out, as are hidden ones; a glob's are
-    taken as videos, as the user asked for them. Folders that a glob matches are expanded, too. The items of a list are
-    expanded one by one, unless all are images. Everything else is one source.
+    In a folder or glob, each video is a source of its own, and the images together are one, which comes first. Files of
+    a folder that are neither are left out, as are hidden ones; a glob's are taken as videos, as the user asked for
+    them. Folders that a glob matches are expanded, too. The items of a list are expanded one by one, unless all are
+    images. Everything else is one source.
 
     There may be thousands: work through them one after another, so that one is open at a time:
 
@@ -78,9 +77,9 @@ def _wrap_given(given: Any) -> UnopenedSource:
 
 def _expand_folder(text: str, *, recursive: bool) -> list[UnopenedSource]:
     files = list_folder(text, recursive=recursive)
-    videos = [path for path in files if is_video_path(path) or _is_animated_gif(path)]
+    videos = [path for path in files if is_video_path(path)]
     root = Path(text) if recursive else None
-    found = [*_wrap_images(files, videos, text, root), *(_wrap_video(path, root) for path in videos)]
+    found = [*_wrap_images(files, text, root), *(_wrap_video(path, root) for path in videos)]
     if not found:
         hint = "" if recursive else "; its sub-folders are searched only if asked to"
         raise SourceError(f"source must be a folder with images or videos, {text!r} has none{hint}.")
@@ -89,25 +88,19 @@ def _expand_folder(text: str, *, recursive: bool) -> list[UnopenedSource]:
 
 def _expand_glob(text: str, *, recursive: bool) -> list[UnopenedSource]:
     paths = match_glob(text)
-    videos = [path for path in paths if not is_image_path(path) or _is_animated_gif(path)]
-    found = _wrap_images(paths, videos, text, None)
+    videos = [path for path in paths if not is_image_path(path)]
+    found = _wrap_images(paths, text, None)
     for path in videos:
         found += _expand_folder(str(path), recursive=recursive) if path.is_dir() else [_wrap_video(path, None)]
     return found
 
 
-def _wrap_images(paths: Sequence[Path], videos: Sequence[Path], name: str, root: Path | None) -> list[UnopenedSource]:
+def _wrap_images(paths: Sequence[Path], name: str, root: Path | None) -> list[UnopenedSource]:
     """The images among the paths as one source, if there are any."""
-    moving = set(videos)
-    images = [path for path in paths if is_image_path(path) and path not in moving]
+    images = list(filter(is_image_path, paths))
     return [UnopenedSource(name, images, lambda how: ListSource(images, name, how, root), root)] if images else []
 
 
 def _wrap_video(path: Path, root: Path | None) -> UnopenedSource:
     name = str(path)
     return UnopenedSource(name, [path], lambda how: VideoSource(name, how.selection, how.decoding), root)
-
-
-def _is_animated_gif(path: Path) -> bool:
-    """Whether a path is an animated GIF; other formats are hardly ever animated, and opening thousands takes long."""
-    return path.suffix.lower() == ".gif" and is_animated(path)

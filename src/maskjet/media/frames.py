@@ -8,7 +8,7 @@ import os
 import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,12 +19,12 @@ import torch
 from maskjet.errors import InputError, SourceError
 from maskjet.files import path_of_url
 from maskjet.media.ahead import Encoded, Loaded, is_encoded, load_ahead, read_encoded
-from maskjet.media.animations import check_size, is_animated
 from maskjet.media.containers import files_of, is_camera, is_stream, stream_named
 from maskjet.media.decoding import Decoding
 from maskjet.media.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of, mode_of_source
-from maskjet.media.images import Image, to_pixels
+from maskjet.media.images import Image, read_file, to_pixels
 from maskjet.media.live import open_stream
+from maskjet.media.pillow_images import open_with_pillow
 from maskjet.media.selection import BeyondEndError
 from maskjet.media.source import DEFAULT_OPENING, Frame, Opening, Source, UnopenedSource, check_opening
 from maskjet.media.videos import VideoSource
@@ -59,7 +59,7 @@ def open_source(
     Frames keep the index and time they have in the whole source, whichever of them are given.
 
     Args:
-        source: The path of an image or a video (an animated GIF is one); a folder, whose images are read in
+        source: The path of an image or a video; a folder, whose images are read in
             natural order (2 before 10) and whose videos and hidden files are ignored; a glob, whose files are joined; a
             camera, by number or device file; an RTSP or HTTP URL; an image as an array, PIL image, tensor or a file's
             content as `bytes`; an iterable of these; an `UnopenedSource` of `maskjet.media.expansion.expand_sources`,
@@ -169,7 +169,7 @@ def open_with(source: Any, opening: Opening, name: str = "image") -> Source:
 
 
 def _open_path(text: str, opening: Opening, *, recursive: bool = False, is_item: bool = False) -> Source:
-    """Open a path or URL; an animation is a video, but an image where it is an item of a list."""
+    """Open a path or URL; an animated GIF is refused, but its first image is taken where it is an item of a list."""
     selection = opening.selection
     text = path_of_url(text)
     if is_stream(text):
@@ -185,10 +185,19 @@ def _open_path(text: str, opening: Opening, *, recursive: bool = False, is_item:
             "it to a file, or serve it at a URL."
         )
     if is_image_path(text):
-        if is_item or not is_animated(Path(text)):
-            return ImageSource(Path(text), text, opening)
-        check_size(Path(text))
+        if not is_item and text.lower().endswith(".gif"):
+            _refuse_animation(Path(text))
+        return ImageSource(Path(text), text, opening)
     return VideoSource(text, selection, opening.decoding)
+
+
+def _refuse_animation(path: Path) -> None:
+    """Raise SourceError for a GIF of several images, which would else be lost without a word but for the first."""
+    is_animated = False
+    with suppress(Exception):  # whatever Pillow raises; reading the image tells what is wrong
+        is_animated = open_with_pillow(read_file(path)).is_animated
+    if is_animated:
+        raise SourceError(f"source must be an image or a video, {str(path)!r} is an animation: make an MP4 of it.")
 
 
 def _open_folder(text: str, opening: Opening, *, recursive: bool) -> Source:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".avif")
-"""File names that are read as images; anything else is tried as a video, as is an animated GIF."""
+"""File names that are read as images; anything else is tried as a video."""
 
 _MOST_SCANS = 100  # of a JPEG, as libtiff allows; cameras' have 1, progressive ones about 10
 _MOST_SCANNED = 16  # all scans' pixels, in images of the largest size: some seconds

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from maskjet.errors import InputError
 from maskjet.media.decoding import ON_CPU, Decoding
-from maskjet.media.folders import is_image_path
 from maskjet.media.frames import open_source
 from maskjet.media.selection import Selection, select_frames
 from maskjet.media.source import Frame, Source
@@ -55,8 +54,6 @@ def cut_video(name: str, *, seconds: float = 10.0, video_stream: int | None = No
     Raises:
         SourceError: The video can't be opened, or has no such stream.
     """
-    if is_image_path(name):  # an animation, whose frames are no key frames
-        return [VideoPart(0, None, None, video_stream)]
     entries = find_entries(name, seconds, most_counted=_MOST_COUNTED, video_stream=video_stream)
     if not any(_holds(name, entry, video_stream) for entry in (*entries[:1], *entries[-1:])):
         entries = []

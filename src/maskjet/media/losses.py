@@ -24,7 +24,7 @@ _FLASH = "flv"
 _SEQUENTIAL = (MATROSKA, _FLASH)
 """Formats in which packets of all streams follow one another in the file."""
 _MOST_BETWEEN = 64  # bytes between two packets, for headers
-_STATE_THEIR_END = (*_SEQUENTIAL, "avi", "gif", MP4)  # in others, FFmpeg's duration is a guess
+_STATE_THEIR_END = (*_SEQUENTIAL, "avi", MP4)  # in others, FFmpeg's duration is a guess
 _CLOCK = re.compile(r"(\d{1,6}):(\d{1,2}):(\d{1,2}(?:\.\d{1,9})?)$")
 _LOCAL = 15  # intervals whose median is the local one
 _LONGEST_STEP = 1.5  # local intervals
