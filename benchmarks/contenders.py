@@ -128,7 +128,7 @@ class Ours(Contender):
         if engine.why_no_graph is not None:
             return None
         with engine.lease(1) as (slot,):
-            replay: Callable[[], None] = slot.replay  # type: ignore[attr-defined]
+            replay: Callable[[], None] = slot.replay  # type: ignore[union-attr]
             return replay
 
     def play(self, source: Any) -> Iterator[Detections]:

@@ -7,7 +7,7 @@ import pytest
 from maskjet.errors import InputError
 from maskjet.parity import coco
 from maskjet.parity.check import check
-from maskjet.parity.gate import Limits, Verdict, judge
+from maskjet.parity.gate import Limits, Verdict, check_comparable, judge
 from tests.parity.dumps import FAULTS, STREETS, detections, dump, truthful
 
 LIMIT = {"dropped": "max_unmatched", "added": "max_unmatched", "class swapped": "max_unmatched"}
@@ -59,9 +59,8 @@ def test_what_is_wrong_is_named():
 
 def test_nothing_compared_is_never_kept():
     nothing = [detections(())] * 4
-    report = check(dump(found=nothing), dump("two", nothing))
     with pytest.raises(InputError, match="must have detections to compare, 'one' and 'two' have none on 4 images"):
-        judge(report, None, Limits(max_unmatched=0))
+        check_comparable(dump(found=nothing), dump("two", nothing))
     report = check(dump(), dump("two", nothing))
     (verdict,) = judge(report, None, Limits(max_dconf=1))  # none is paired
     assert not verdict.is_kept

@@ -71,7 +71,7 @@ class Feed:
     dropped: Callable[[], int] = lambda: 0
     """Frames dropped so far."""
     all_cores: bool = False
-    """Whether slots may keep cores busy, because nothing is being decoded; see `Slot.submit`."""
+    """Whether slots may keep cores busy, because nothing is being decoded; see `GraphSlot.submit`."""
 
 
 def run(

@@ -15,7 +15,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -70,31 +70,8 @@ def _numbers_of(conversion: torch.Tensor) -> tuple[int, ...]:
     return tuple(conversion.flatten().tolist())
 
 
-class Slot(Protocol):
-    """Takes one batch at a time from frames to detections."""
-
-    postprocessing: Postprocessing
-    """Thresholds, classes and limit of the next batches; set while the slot is idle, uploaded if changed."""
-
-    def submit(self, images: Sequence[Pixels], batch: int, *, all_cores: bool = False) -> None:
-        """Start a batch; returns before it is done.
-
-        Args:
-            images: The frames, of one layout and with inputs of one size (`Steps.input_hw`), at least one. They may be
-                overwritten on return, unless they are on a GPU or the slot is an `EagerSlot`.
-            batch: Batch size of the network, at least the number of images.
-            all_cores: Whether copying may use all cores and waiting may keep one busy: nothing is being decoded.
-        """
-
-    def result(self) -> list[Detections]:
-        """Wait for the last batch; returns the detections of each image."""
-
-    def drain(self) -> None:
-        """Wait, a bounded time, until the slot is idle."""
-
-
 class EagerSlot:
-    """Runs a batch step by step in `result`; `submit` neither pads nor copies it."""
+    """Runs a batch step by step in `result`; `submit` neither pads nor copies it. Otherwise as `GraphSlot`."""
 
     def __init__(self, steps: Steps) -> None:
         self.postprocessing = steps.postprocessing
@@ -105,12 +82,12 @@ class EagerSlot:
         self._is_working = threading.Lock()
 
     def submit(self, images: Sequence[Pixels], batch: int, *, all_cores: bool = False) -> None:  # noqa: ARG002
-        """Take a batch; see `Slot`."""
+        """Take a batch."""
         self._images = images
 
     @isolated()
     def result(self) -> list[Detections]:
-        """Run the batch; see `Slot`."""
+        """Run the batch; returns the detections of each image."""
         steps, images = self._steps, self._images
         with self._is_working, on_device(steps.device):
             self._postprocess = _update(self._postprocess, steps, self.postprocessing)
@@ -128,7 +105,7 @@ class EagerSlot:
             return work.read(work.results.cpu().numpy(), len(images))
 
     def drain(self) -> None:
-        """Wait for a result that another thread is waiting for; see `Slot`."""
+        """Wait, a bounded time, for a result that another thread is waiting for."""
         if self._is_working.acquire(timeout=_EAGER_PATIENCE_S):
             self._is_working.release()
 
@@ -262,6 +239,7 @@ class GraphSlot:
 
     def __init__(self, steps: Steps, copier: Copier) -> None:
         self.postprocessing = steps.postprocessing
+        """Thresholds, classes and limit of the next batches; set while the slot is idle, uploaded if changed."""
         self._steps, self._upload = steps, Upload(steps.device, copier)
         self._scratch = Scratch(steps.device)
         self._postprocess: PostprocessBuffers | None = None  # made by the first batch, whose error names its frame
@@ -285,7 +263,14 @@ class GraphSlot:
         return self._upload.nbytes + self._scratch.nbytes
 
     def submit(self, images: Sequence[Pixels], batch: int, *, all_cores: bool = False) -> None:
-        """Copy the frames and launch the graph; see `Slot`."""
+        """Copy the frames and launch the graph; returns before the batch is done.
+
+        Args:
+            images: The frames, of one layout and with inputs of one size (`Steps.input_hw`), at least one. They may be
+                overwritten on return, unless they are on a GPU.
+            batch: Batch size of the network, at least the number of images.
+            all_cores: Whether copying may use all cores and waiting may keep one busy: nothing is being decoded.
+        """
         if self._running is not None:
             self.drain()  # the last batch's result was never read
             self._running = None
@@ -367,7 +352,7 @@ class GraphSlot:
         return self._pool
 
     def result(self) -> list[Detections]:
-        """Wait for the batch and read it; see `Slot`."""
+        """Wait for the last batch; returns the detections of each image."""
         assert self._running is not None
         graph, frames, _ = self._running
         with self._steps.mark("wait"):
@@ -384,7 +369,7 @@ class GraphSlot:
         self._stream.synchronize()
 
     def drain(self) -> None:
-        """Wait for the event of the last batch; see `Slot`.
+        """Wait for the event of the last batch, a bounded time.
 
         Sleeps through most of the time that the last such batch took, then polls. While frames are being
         decoded it sleeps between polls, since each poll takes the interpreter lock from the decoding threads.
@@ -411,3 +396,7 @@ class GraphSlot:
         took = time.monotonic() - self._launched_s
         # Already finished: only an upper bound.
         self._expected_s[running.expected] = took if polls else 0.9 * min(took, expected_s)
+
+
+Slot = EagerSlot | GraphSlot
+"""Takes one batch at a time from frames to detections."""

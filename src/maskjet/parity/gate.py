@@ -59,19 +59,14 @@ class Verdict:
 
 
 def judge(found: check.CheckReport, precision: coco.PrecisionReport | None, limits: Limits) -> list[Verdict]:
-    """Compare a report of two dumps with the limits; one verdict per limit, two for mAP if masks are scored.
+    """Compare a report of two comparable dumps with the limits; one verdict per limit, two for mAP if masks are scored.
 
     `precision` is the mAP of both, the expected one as baseline; None without a truth.
 
     Raises:
-        InputError: No limit is set, one on mAP is set without a truth, or neither dump has a detection.
+        InputError: No limit is set, or one on mAP is set without a truth.
     """
     everything = found.measurements[0]
-    if found.images < 1 or everything.matched + everything.dropped + everything.added < 1:
-        raise InputError(
-            f"the dumps must have detections to compare, {found.expected['name']!r} and {found.actual['name']!r} have "
-            f"none on {found.images} images; a lower --threshold of parity dump finds more."
-        )
     verdicts = []
     if limits.max_unmatched is not None:
         quantity = "share of detections without a counterpart"
