@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.planted import randomise
 from maskjet.config import EngineConfig
-from maskjet.errors import InputError
+from maskjet.errors import InputError, UnsupportedError
 from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR
 from tests.networks.test_network import TINY, tiny_network
@@ -405,17 +405,9 @@ def test_reference_steps_run_without_a_graph():
         assert_same(graph.predict(image(90, 120, seed)), plain.predict(image(90, 120, seed)))
 
 
-def test_single_steps_run_on_the_cpu_when_asked_to():
-    mixed = model(implementation={"select": "cpu", "encode_masks": "cpu"})
-    assert mixed.report().steps["select"] == "cpu (asked for)"
-    assert mixed.report().steps["preprocess"].startswith("triton")
-    plain = model(engine="eager")
-    for seed in range(3):
-        actual, expected = mixed.predict(image(90, 120, seed)), plain.predict(image(90, 120, seed))
-        np.testing.assert_allclose(actual.confidence, expected.confidence, atol=1.2e-7)  # sigmoids differ by an ULP
-        np.testing.assert_array_equal(actual.class_id, expected.class_id)
-        np.testing.assert_array_equal(actual.xyxy, expected.xyxy)
-        assert actual.rle == expected.rle
+def test_a_step_of_the_cpu_is_refused():
+    with pytest.raises(UnsupportedError, match=r"implementation='cpu' can't run ops\.select here: it needs tensors"):
+        model(implementation={"select": "cpu"})
 
 
 def test_a_failing_device_is_reported_not_waited_for():

@@ -5,30 +5,12 @@ import torch
 
 from maskjet import ops
 from maskjet.config import EngineConfig
-from maskjet.engine.steps import WorkOptions, _on_cpu
+from maskjet.engine.steps import WorkOptions
 from maskjet.errors import InputError
 from maskjet.model import Model
-from maskjet.ops import Selection
 from maskjet.ops.memory import Scratch
-from maskjet.ops.selection import SizeTable
 from tests.networks.test_network import tiny_network
 from tests.threads import run_at_once
-
-
-def test_a_selection_is_copied_back():
-    generator = torch.Generator().manual_seed(0)
-    logits, boxes = torch.randn(2, 9, 3, generator=generator), torch.rand(2, 9, 4, generator=generator)
-    sizes = SizeTable.of([(30, 40), (50, 20)], torch.device("cpu"))
-    options = {"thresholds": torch.full((3,), 0.5), "class_map": torch.arange(3, dtype=torch.int32)}
-    options |= {"max_detections": 5, "num_select": 27}
-    out = Selection.empty(2, 5, torch.device("cpu"))
-    choice = ops.RECORDS["select"].choose("cpu", logits)
-    _on_cpu(choice.run)(logits, boxes, sizes, out=out, **options)
-    expected = choice.run(logits, boxes, sizes, **options)
-    assert torch.equal(out.count, expected.count)
-    for image, count in enumerate(expected.count.tolist()):
-        for name in ("query", "class_id", "confidence", "xyxy"):
-            assert torch.equal(getattr(out, name)[image, :count], getattr(expected, name)[image, :count])
 
 
 def test_frames_that_can_not_be_worked_on_are_named():

@@ -101,7 +101,7 @@ class EagerSlot:
             for number, (size_hw, (packed, place)) in enumerate(zip(sizes, described, strict=True)):
                 work.frames.put(number, packed, size_hw, place.canvas)
             work.frames.upload()
-            work.run([_as_frame(image, steps.devices["preprocess"]) for image in images])
+            work.run([_as_frame(image, steps.device) for image in images])
             return work.read(work.results.cpu().numpy(), len(images))
 
     def drain(self) -> None:

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,7 +30,6 @@ from maskjet.spec import ModelSpec, TwoStageSpec
 
 WIDTH = 4096
 """Width of frames in pixels, of a batch on average, up to which a captured graph has room for their masks' edges."""
-_CPU = torch.device("cpu")
 _NO_RANGE = nullcontext()
 _MOST_SIZES = 4096  # sizes of frames whose places are remembered
 _UNKNOWN = (0, 0, 0)  # strides of frames that steps take as tensors
@@ -111,8 +109,6 @@ class Steps(ABC):
         self.dtype = torch_dtype(self.precision)
         self.choices: dict[str, ops.Choice] = {}
         """The implementation of each step, which takes and fills tensors of the device."""
-        self.devices: dict[str, torch.device] = {}
-        """The device that each step runs on: the network's, or the CPU where the config says so."""
         self.fallbacks: Counter[str] = Counter()
         """Slower paths taken, by step and reason."""
         self.mark: Callable[..., AbstractContextManager[Any]] = (
@@ -120,10 +116,8 @@ class Steps(ABC):
         )
         """Opens an NVTX range with the arguments of `str.format`; an empty context unless `config.nvtx`."""
         for step, dtype in named.items():
-            asked = config.implementation_of(step)
-            where = self.devices[step] = _CPU if asked == "cpu" else self.device
-            choice = ops.RECORDS[step].choose(asked, torch.empty(0, dtype=dtype, device=where))
-            self.choices[step] = choice if where == self.device else replace(choice, run=_on_cpu(choice.run))
+            sample = torch.empty(0, dtype=dtype, device=self.device)
+            self.choices[step] = ops.RECORDS[step].choose(config.implementation_of(step), sample)
         self._described: dict[tuple[tuple[int, ...], ...], tuple[bytes, Place]] = {}
 
     @abstractmethod
@@ -164,24 +158,12 @@ class Steps(ABC):
         return self._described[key]
 
     def postprocess_buffers(self, postprocessing: Postprocessing | None = None) -> PostprocessBuffers:
-        """Copy a postprocessing, by default the model's own, to the device that chooses detections."""
-        return PostprocessBuffers(postprocessing or self.postprocessing, self.devices.get("select", self.device))
+        """Copy a postprocessing, by default the model's own, to the device."""
+        return PostprocessBuffers(postprocessing or self.postprocessing, self.device)
 
     def preprocessing(self) -> Mapping[str, Any]:
         """Options of preprocess for this network, but for where frames lie in its input."""
         return {"mean": self.spec.mean, "std": self.spec.std, "order": "rgb", "resample": self.config.resample}
-
-
-def _on_cpu(run: Callable[..., Any]) -> Callable[..., None]:
-    """Wrap a CPU implementation to take and fill tensors on a GPU; it then waits for the GPU."""
-
-    def run_on_cpu(*given: Any, out: Any, **options: Any) -> None:
-        on_host = out.to(_CPU) if hasattr(out, "to") else out  # strings are already on the host
-        run(*(value.to(_CPU) for value in given), out=on_host, **options)
-        if on_host is not out:
-            out.copy_(on_host)
-
-    return run_on_cpu
 
 
 class Work(ABC):
@@ -235,7 +217,7 @@ class Work(ABC):
 
     @abstractmethod
     def run(self, frames: Frames) -> None:
-        """Detect on frames that `self.frames` describes; those given one by one lie on `devices["preprocess"]`.
+        """Detect on frames that `self.frames` describes; those given one by one lie on the device.
 
         Runs on the current stream. If all steps are Triton kernels, it never waits and can be captured in a CUDA graph.
         """

@@ -48,10 +48,6 @@ class SizeTable:
         on_device = table(tuple(sides), torch.int32, device).view(-1, 2)
         return SizeTable(hw, on_device, canvases, table(tuple(numbers), torch.float32, device).view(-1, 6))
 
-    def to(self, device: torch.device) -> SizeTable:
-        """The sizes on another device."""
-        return SizeTable.of(self.hw, device, self.canvases)
-
     def only(self, image: int) -> SizeTable:
         """The sizes of one image."""
         return SizeTable.of(self.hw[image : image + 1], self.on_device.device, self.canvases[image : image + 1])
@@ -103,15 +99,6 @@ class Selection:
         """The fields' bits as int32 [n], in the order of `within`."""
         fields = (self.count, self.query, self.class_id, self.confidence, self.xyxy)
         return [field.flatten().view(torch.int32) for field in fields]
-
-    def to(self, device: torch.device) -> Selection:
-        """The selection on another device."""
-        return Selection.within(torch.cat(self.words()).to(device), *self.query.shape)
-
-    def copy_(self, other: Selection) -> None:
-        """Copy the detections of a selection of the same shape, on any device."""
-        for ours, theirs in zip(vars(self).values(), vars(other).values(), strict=True):
-            ours.copy_(theirs)
 
     @staticmethod
     def slices(batch: int, max_detections: int) -> list[slice]:

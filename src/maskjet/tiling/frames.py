@@ -51,7 +51,7 @@ class Tiles:
     ) -> None:
         self._engine, self._tiling, self._most = engine, tiling, most
         self._threshold, self._finish = threshold, finish
-        self._device = engine.steps.devices["preprocess"]
+        self._device = engine.steps.device
         self._found: dict[Frame, dict[int, Detections]] = {}  # of frames that lack some, by tile
 
     def cut(self, frame: Frame) -> Sequence[Frame]:
