@@ -1,7 +1,7 @@
 """Image sizes read from file headers, to be checked before memory is allocated for decoding.
 
-Pillow reads AVIF's. The other headers take bounded time here: in Pillow's readers, 2 MB of PNG chunks that hold packed
-colour profiles take 4 s, and a warning of a damaged tag goes to stderr.
+Headers take bounded time here: in Pillow's readers, 2 MB of PNG chunks that hold packed colour profiles take 4 s, and a
+warning of a damaged tag goes to stderr.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet.jit import compiled
-from maskjet.media.pillow_images import open_with_pillow
 
 MOST_PARTS = 2**16
 """Most segments, chunks or entries of a file; millions of empty ones would take seconds to look at."""
@@ -25,10 +24,7 @@ _TIFF_NUMBERS = {1: "B", 3: "H", 4: "I", 6: "B", 8: "H", 9: "I", 16: "Q", 17: "Q
 
 
 def stated_size_hw(data: bytes) -> tuple[int, int] | None:
-    """The (height, width) that a PNG, JPEG, WebP, AVIF, BMP, GIF or TIFF states; None for anything else.
-
-    All but AVIF, of which the whole file is needed, state their size in their first part.
-    """
+    """The (height, width) that a PNG, JPEG, WebP, BMP, GIF or TIFF states in its first part; None for anything else."""
     try:
         if data.startswith(b"\x89PNG\r\n\x1a\n"):
             width, height = unpack_from(">II", data, 16)
@@ -43,8 +39,8 @@ def stated_size_hw(data: bytes) -> tuple[int, int] | None:
         elif data.startswith(b"\xff\xd8"):
             width, height, *_ = jpeg_header(data)
         else:
-            width, height = open_with_pillow(data).size
-    except Exception:  # none, or cut off within its header: any, from Pillow
+            return None
+    except Exception:  # none, or cut off within its header
         return None
     return height, width
 

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from maskjet import limits
 from maskjet.errors import InputError, SourceError, explain, translate_errors
 from maskjet.files import path_of_url
-from maskjet.media.avif import decode_avif
 from maskjet.media.containers import is_camera, is_stream, shown_name
 from maskjet.media.image_headers import MOST_PARTS, jpeg_header, jpeg_scans, stated_size_hw
 from maskjet.media.pillow_images import (
@@ -34,7 +33,7 @@ from maskjet.media.pillow_images import (
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".avif")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif")
 """File names that are read as images; anything else is tried as a video."""
 
 _MOST_SCANS = 100  # of a JPEG, as libtiff allows; cameras' have 1, progressive ones about 10
@@ -247,18 +246,15 @@ def decode_image(data: bytes, name: str) -> Image:
             raise _not_whole(name)
         if size_hw is None:  # OpenCV decodes other formats, but their size is unknown beforehand
             raise SourceError(
-                f"image must be decodable, {name} is corrupt or no PNG, JPEG, WebP, AVIF, BMP, TIFF or GIF."
+                f"image must be decodable, {name} is corrupt or no PNG, JPEG, WebP, BMP, TIFF or GIF; of others give a "
+                "PIL image."
             )
         limits.check("image_pixels", size_hw[0] * size_hw[1], f"{name} has", SourceError)
         if data.startswith((b"GIF", b"II", b"MM")):  # OpenCV blends alpha, and knows fewer colours and compressions
             return _from_pil(open_with_pillow(data), name, size_hw)
         if data.startswith(b"\xff\xd8"):
             return _decode_jpeg(data, name)
-        if data[4:8] == b"ftyp":
-            pixels = np.frombuffer(decode_avif(data, size_hw), dtype=np.uint8).reshape(*size_hw, 3)
-        else:
-            pixels = _decode(plain, name)
-        return turn(pixels, stated_orientation(head))
+        return turn(_decode(plain, name), stated_orientation(head))
 
 
 def _not_whole(name: str) -> SourceError:

@@ -16,7 +16,7 @@ _ORIENTATION = 274  # an EXIF tag
 
 
 def open_with_pillow(data: bytes) -> Any:
-    """Open a JPEG, PNG, WebP, GIF, TIFF or AVIF as Pillow's `ImageFile`, whose pixels are not decoded yet.
+    """Open a JPEG, PNG, WebP, GIF or TIFF as Pillow's `ImageFile`, whose pixels are not decoded yet.
 
     `PIL.Image.open` would have a limit and warnings of its own.
 
@@ -24,9 +24,9 @@ def open_with_pillow(data: bytes) -> Any:
         LookupError: It is another kind of file.
         Exception: Whatever Pillow raises for a damaged one.
     """
-    from PIL import AvifImagePlugin, GifImagePlugin, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
+    from PIL import GifImagePlugin, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
 
-    kinds = {
+    kinds: dict[bytes, Any] = {
         b"\xff\xd8": JpegImagePlugin.JpegImageFile,
         b"\x89P": PngImagePlugin.PngImageFile,
         b"RI": WebPImagePlugin.WebPImageFile,
@@ -34,8 +34,7 @@ def open_with_pillow(data: bytes) -> Any:
         b"II": TiffImagePlugin.TiffImageFile,
         b"MM": TiffImagePlugin.TiffImageFile,
     }
-    kind: Any = AvifImagePlugin.AvifImageFile if data[4:8] == b"ftyp" else kinds[data[:2]]
-    return kind(BytesIO(data))
+    return kinds[data[:2]](BytesIO(data))
 
 
 def stated_orientation(data: bytes) -> int:

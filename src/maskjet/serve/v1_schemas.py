@@ -55,9 +55,9 @@ IMAGE_ERRORS: dict[int | str, str] = {
 """Errors of routes that take images."""
 IMAGES: dict[str, Any] = {
     "required": True,
-    "description": "One image: JPEG, PNG, WebP, AVIF, BMP, TIFF or GIF (its first image); or a form with several.",
+    "description": "One image: JPEG, PNG, WebP, BMP, TIFF or GIF (its first image); or a form with several.",
     "content": {
-        **{f"image/{name}": BINARY for name in ("jpeg", "png", "webp", "avif", "bmp", "tiff", "gif")},
+        **{f"image/{name}": BINARY for name in ("jpeg", "png", "webp", "bmp", "tiff", "gif")},
         "application/octet-stream": BINARY,
         "multipart/form-data": {
             "schema": {"type": "object", "additionalProperties": BINARY["schema"], "minProperties": 1}

@@ -14,7 +14,7 @@ The input `image` is one of
 
     UINT8 [H, W, 3]      RGB
     UINT8 [N, H, W, 3]   N images of one size, as many as `maskjet serve` takes in one request
-    BYTES [N]            N encoded images (JPEG, PNG, WebP, AVIF, BMP, TIFF or GIF), of any sizes
+    BYTES [N]            N encoded images (JPEG, PNG, WebP, BMP, TIFF or GIF), of any sizes
 
 and its values are, row by row,
 
