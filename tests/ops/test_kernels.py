@@ -19,6 +19,7 @@ from maskjet.ops.select import triton as select
 from maskjet.ops.selection import MaskQueries, SizeTable, mask_queries
 from tests.ops.cases import CHECKS
 from tests.ops.cases.paste_masks import blobs
+from tests.ops.cases.preprocess import i420
 from tests.ops.frames import NORMALISATION
 from tests.ops.network import OPS
 
@@ -274,8 +275,8 @@ def test_fifty_sizes_compile_nothing():
     def run(height, width, threshold):
         frame = torch.zeros(height, width, 3, dtype=torch.uint8, device="cuda")
         memory = torch.zeros((height + 1) // 2 * 3, width + width % 2, dtype=torch.uint8, device="cuda")
-        layout, conversion = "nv12" if height % 2 else "i420", ops.yuv_conversion("bt709", full_range=False).cuda()
-        yuv = ops.YUVFrames.within(memory, conversion, layout=layout)
+        within = ops.YUVFrames.within if height % 2 else i420
+        yuv = within(memory, ops.yuv_conversion("bt709", full_range=False).cuda())
         for options in ({}, {"letterbox": 114}, {"resample": "cv2"}):
             for frames in (frame, yuv):
                 ops.preprocess(frames, size=(312, 312), **NORMALISATION, **options)

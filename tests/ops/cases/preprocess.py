@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from maskjet.ops.canvas import Letterbox
-from maskjet.ops.preprocess.yuv import Layout, Matrix, YUVFrames, yuv_conversion
+from maskjet.ops.preprocess.yuv import Matrix, YUVFrames, yuv_conversion
 from maskjet.spec import IMAGENET_MEAN, IMAGENET_STD
 
 # One ULP at the largest value, 2.64; two in float32, where both sides round twice.
@@ -38,7 +38,7 @@ def _yuv(
     shape: tuple[int, int, int],
     size: tuple[int, int],
     *colours: tuple[Matrix, bool],
-    layout: Layout = "nv12",
+    is_planar: bool = False,
     gap: int = 0,
     **options: Any,
 ) -> Callable[[torch.device], dict[str, Any]]:
@@ -51,10 +51,18 @@ def _yuv(
             0, 256, (batch, height * 3 // 2, width + gap), dtype=torch.uint8, generator=generator
         ).to(device)
         conversion = torch.stack([yuv_conversion(matrix, full_range=is_full) for matrix, is_full in colours]).to(device)
-        frames = YUVFrames.within(memory[..., :width], conversion, layout=layout)
+        frames = (i420 if is_planar else YUVFrames.within)(memory[..., :width], conversion)
         return {"frames": frames, "size": size, "mean": IMAGENET_MEAN, "std": IMAGENET_STD, **options}
 
     return build
+
+
+def i420(memory: torch.Tensor, conversion: torch.Tensor) -> YUVFrames:
+    """Frames in I420 in one piece of memory: the rows of luma, then all of U, then all of V."""
+    rows, width = memory.shape[-2:]
+    height = rows // 3 * 2
+    planes = torch.unflatten(memory[..., height:, :].flatten(-2), -1, (2, height // 2, width // 2))
+    return YUVFrames(memory[..., :height, :], planes.movedim(-3, -1), conversion)
 
 
 def _odd(height: int, width: int, size: tuple[int, int], **options: Any) -> Callable[[torch.device], dict[str, Any]]:
@@ -109,7 +117,7 @@ CASES: Mapping[str, Callable[[torch.device], dict[str, Any]]] = {
     ),
     "nv12, cv2": _yuv((1, 40, 30), (24, 24), ("bt709", False), resample="cv2"),
     "nv12, cv2, odd, grow": _odd(7, 13, (30, 41), resample="cv2"),
-    "i420": _yuv((2, 26, 34), (9, 124), ("bt709", False), ("bt601", True), layout="i420"),
+    "i420": _yuv((2, 26, 34), (9, 124), ("bt709", False), ("bt601", True), is_planar=True),
 }
 
 

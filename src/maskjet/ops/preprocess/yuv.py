@@ -23,7 +23,6 @@ from maskjet.errors import InputError
 from maskjet.ops.record import describe
 
 Matrix = Literal["bt601", "bt709", "bt2020", "fcc", "smpte240m"]
-Layout = Literal["nv12", "i420"]
 
 # V in red, U in blue, -U in green and -V in green, for limited range, in 1/65536: libswscale/yuv2rgb.c.
 _SHARES: Mapping[Matrix, tuple[int, int, int, int]] = {
@@ -109,13 +108,13 @@ class YUVFrames:
         object.__setattr__(self, "conversion", self.conversion.expand(batch, 4, 2))
 
     @staticmethod
-    def within(memory: torch.Tensor, conversion: torch.Tensor, *, layout: Layout = "nv12") -> YUVFrames:
-        """Frames whose planes lie in one piece of memory, which they share.
+    def within(memory: torch.Tensor, conversion: torch.Tensor) -> YUVFrames:
+        """Frames in NV12 whose planes lie in one piece of memory, which they share.
 
         Args:
-            memory: uint8 [H × 3 / 2, W] or [N, H × 3 / 2, W], H and W even: the rows of luma, then those of chroma.
+            memory: uint8 [H × 3 / 2, W] or [N, H × 3 / 2, W], H and W even: the rows of luma, then those of chroma, U
+                and V in turn.
             conversion: As in `YUVFrames`.
-            layout: "nv12" has U and V in turn; "i420" has all of U, then all of V, in rows without gaps.
 
         Raises:
             InputError: The memory can't hold such frames.
@@ -127,16 +126,9 @@ class YUVFrames:
                 f"memory must be uint8 [H × 3 / 2, W] or [N, H × 3 / 2, W], H and W even, got {describe(memory)}; "
                 "give planes of odd sizes to YUVFrames one by one."
             )
-        if layout not in get_args(Layout):
-            raise InputError(f"layout must be one of {get_args(Layout)}, got {layout!r}.")
         height = rows // 3 * 2
-        luma, rest = memory[..., :height, :], memory[..., height:, :]
-        if layout == "nv12":
-            return YUVFrames(luma, torch.unflatten(rest, -1, (width // 2, 2)), conversion)
-        if rest.stride()[-2:] != (width, 1):
-            raise InputError(f"memory must have rows without gaps for layout='i420', got strides {memory.stride()}.")
-        planes = torch.unflatten(rest.flatten(-2), -1, (2, height // 2, width // 2))
-        return YUVFrames(luma, planes.movedim(-3, -1), conversion)
+        chroma = torch.unflatten(memory[..., height:, :], -1, (width // 2, 2))
+        return YUVFrames(memory[..., :height, :], chroma, conversion)
 
     @property
     def device(self) -> torch.device:
