@@ -2,9 +2,9 @@
 
     python -m benchmarks.serve_soak --seconds 1200 --out benchmarks/results/serve_soak_cpu.json
 
-Each client that waits for an answer must get one, and each image that is answered with 200 the result of `predict`. gRPC
-needs `maskjet[grpc]` and `tritonclient[grpc]`. The
-service's memory and descriptors are sampled; a light probe of /health/live, from a process of its own, bounds how long
+Each client that waits for an answer must get one, and each image that is answered with 200 the result of `predict`.
+gRPC needs `maskjet[grpc]` and `tritonclient[grpc]`. The service's memory and descriptors are sampled; a light probe of
+/health/live, from a process of its own, bounds how long
 the event loop was blocked from above: its time includes the way through two loaded processes. The service itself
 measures its longest block, and the soak fails if it is longer than `MOST_BLOCK_S`.
 """

@@ -22,7 +22,7 @@ _PAUSE_S = 0.05  # of a bad client between its requests
 
 
 def run_grpc(name: str, port: int, files: Sequence[str], seconds: float, result: Any) -> None:
-    """Ask for some seconds, in threads; puts the number of answers by status, of good and of each kind of bad clients."""
+    """Ask for some seconds, in threads; puts the number of answers by status, of each kind of clients."""
     grpc: Any = load_module("tritonclient.grpc", "tritonclient[grpc]")
     frames, end = [read_image(Path(file)) for file in files], time.perf_counter() + seconds
     counts: dict[str, Counter[str]] = {kind: Counter() for kind in ("message", "region", *_BAD)}
@@ -89,7 +89,7 @@ def _ask_for(grpc: Any, client: Any, name: str, shape: Sequence[int], *, region:
 def _leave(grpc: Any, client: Any, name: str, _port: int) -> str:
     tensor = grpc.InferInput("image", [720, 1280, 3], "UINT8")
     tensor.set_data_from_numpy(np.zeros((720, 1280, 3), np.uint8))
-    client.async_infer(name, [tensor], lambda result, error: None).cancel()
+    client.async_infer(name, [tensor], lambda **_: None).cancel()
     return "gone"
 
 

@@ -61,7 +61,7 @@ class EngineConfig:
     implementation: Annotated[
         Implementation | Mapping[Step, Implementation],
         "Code of the steps around the network: auto, reference, triton or cpu; or by step, with commas, as in "
-        "encode_masks=reference.",
+        "select=reference.",
     ] = "auto"
     resample: Annotated[
         Resample, "How to resize: bilinear on floats, as rfdetr's predict; cv2 on bytes, as cv2.resize."

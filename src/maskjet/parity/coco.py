@@ -39,16 +39,6 @@ class Precision:
     deltas: Mapping[str, float | None]
     """Difference to the baseline (this variant minus the baseline) by metric."""
 
-    @property
-    def ap(self) -> float | None:
-        """Average precision."""
-        return self.metrics["ap"]
-
-    @property
-    def delta(self) -> float | None:
-        """AP minus the baseline's."""
-        return self.deltas["ap"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionReport(measured.MeasuredReport):
