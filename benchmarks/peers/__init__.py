@@ -55,7 +55,7 @@ PEERS: Mapping[str, Peer] = {
         ),
         Peer(
             "rfdetr_inductor",
-            'rfdetr\'s predict in float16 after inference(compile_backend="inductor"), masks encoded likewise',
+            'rfdetr\'s predict in float16 after inference(compile_backend="inductor"), without the frame, likewise',
             pipeline=rfdetr.build_inductor,
         ),
         Peer(

@@ -57,11 +57,14 @@ def build_fp16(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch
 def build_inductor(
     state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float
 ) -> Pipeline:
-    """Build rfdetr's predict after inference(dtype=torch.float16, compile_backend="inductor"); takes half a minute."""
+    """Build rfdetr's predict after inference(dtype=torch.float16, compile_backend="inductor"); takes half a minute.
+
+    It leaves out the copy of the frame that predict keeps by default.
+    """
     model = _load(state, spec, device)
     with building('rfdetr\'s inference(compile_backend="inductor")'):
         model.inference(dtype=torch.float16, compile_backend="inductor")
-    return _pipeline(model, spec, threshold)
+    return _pipeline(model, spec, threshold, keeps_frame=False)
 
 
 def build_fastest(
@@ -89,13 +92,15 @@ def _load(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.devi
     return model
 
 
-def _pipeline(model: Any, spec: ModelSpec, threshold: float, products: str = TF32) -> Pipeline:
+def _pipeline(
+    model: Any, spec: ModelSpec, threshold: float, products: str = TF32, *, keeps_frame: bool = True
+) -> Pipeline:
     """A model's predict, alone and with its masks encoded by pycocotools."""
     encode = load_module("pycocotools.mask", "pycocotools").encode
 
     @float32_products(products)
     def predict(frame: Any) -> Any:
-        return model.predict(frame, threshold=threshold)
+        return model.predict(frame, threshold=threshold, include_source_image=keeps_frame)
 
     def detect(frame: Any) -> Detections:
         found = predict(frame)
