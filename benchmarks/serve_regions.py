@@ -68,9 +68,10 @@ class Measured:
 
     def __str__(self) -> str:
         return (
-            f"{self.protocol} {self.size:>6} {self.way:>8} {self.clients:>3} clients: {self.per_second:8,.0f} frames/s, p50 "
-            f"{self.p50_ms:.2f} ms, p99 {self.p99_ms:.2f} ms; writing {self.write_ms:.2f} ms, client's CPU "
-            f"{self.client_cpu_ms:.2f} ms, busiest process {self.most_share:.1f} times the mean"
+            f"{self.protocol} {self.size:>6} {self.way:>8} {self.clients:>3} clients: "
+            f"{self.per_second:8,.0f} frames/s, p50 {self.p50_ms:.2f} ms, p99 {self.p99_ms:.2f} ms; "
+            f"writing {self.write_ms:.2f} ms, client's CPU {self.client_cpu_ms:.2f} ms, "
+            f"busiest process {self.most_share:.1f} times the mean"
         )
 
 
@@ -203,8 +204,8 @@ def main(
         folder, port = Path(text), free_port()
         chosen = plant(model, weights, draw_images(folder, parse_size((size or ["720p"])[0])), folder)
         with serving(chosen, [], "--processes", processes, "--grpc-port", str(port)) as server:
-            for loads in product(protocol or ["grpc"], size or ["720p"], ways, clients or (1, 8)):
-                print_result(measure(model, server, port, *loads, seconds), to_stdout=True)
+            for how, shown, each, number in product(protocol or ["grpc"], size or ["720p"], ways, clients or (1, 8)):
+                print_result(measure(model, server, port, how, shown, each, number, seconds), to_stdout=True)
 
 
 if __name__ == "__main__":
