@@ -1,9 +1,9 @@
-"""Raw frames by gRPC: in the message, in system shared memory and in a GPU's memory, each client a process of its own.
+"""Raw frames in messages, system shared memory and a GPU's memory, by gRPC or HTTP, each client a process of its own.
 
-    python -m benchmarks.serve_regions --model rf-detr-seg-nano --clients 1 --clients 8 --size 720p
+    python -m benchmarks.serve_regions --model rf-detr-seg-nano --clients 1 --clients 8 --size 720p --protocol grpc
 
-A closed loop of `tritonclient.grpc`: each client writes its next frame where the service reads it, and asks. Needs
-`maskjet[grpc]`, `tritonclient[http]`, and cuda-bindings for a GPU's memory.
+A closed loop of `tritonclient`: each client writes its next frame where the service reads it, and asks. Needs
+`maskjet[grpc]`, `tritonclient[http]`, and cuda-bindings for a GPU's memory, into which clients copy page-locked frames.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import ctypes
 import multiprocessing
 import statistics
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,11 +26,12 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
+from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.command import SizesOption, start
 from benchmarks.peers.loading import load_module
 from benchmarks.serve import ClientsOption, draw_images, plant, serving
-from benchmarks.serve_processes import free_port
+from benchmarks.serve_processes import Server, free_port
 from maskjet import traffic
 from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_result
 from maskjet.timing import percentile
@@ -42,6 +45,8 @@ _WARM_UP_S = 1.5
 class Measured:
     """One row of the table."""
 
+    protocol: str
+    """grpc or http."""
     size: str
     """Size of the frames."""
     way: str
@@ -54,51 +59,107 @@ class Measured:
     """Median time from a frame on the client's side to its answer, the writing of it included."""
     p99_ms: float
     """The time that 99 % of the requests took at most."""
+    write_ms: float
+    """Median time of the writing alone."""
+    client_cpu_ms: float
+    """CPU time that a request takes its client, the writing included."""
+    most_share: float
+    """The busiest process' answers, over the mean of the processes; connections stay with one."""
 
     def __str__(self) -> str:
         return (
-            f"{self.size:>6} {self.way:>8} {self.clients:>3} clients: {self.per_second:8,.0f} frames/s, "
-            f"p50 {self.p50_ms:.2f} ms, p99 {self.p99_ms:.2f} ms"
+            f"{self.protocol} {self.size:>6} {self.way:>8} {self.clients:>3} clients: "
+            f"{self.per_second:8,.0f} frames/s, p50 {self.p50_ms:.2f} ms, p99 {self.p99_ms:.2f} ms; "
+            f"writing {self.write_ms:.2f} ms, client's CPU {self.client_cpu_ms:.2f} ms, "
+            f"busiest process {self.most_share:.1f} times the mean"
         )
 
 
-def measure(name: str, port: int, size: str, way: str, clients: int, seconds: float) -> Measured:
+def measure(
+    name: str, server: Server, grpc_port: int, protocol: str, size: str, way: str, clients: int, seconds: float
+) -> Measured:
     """Time a number of clients at once."""
     spawn = multiprocessing.get_context("spawn")
     ready, answers = spawn.Barrier(clients), spawn.Queue()
-    arguments = (name, port, parse_size(size), way, seconds, ready, answers)
+    port, before = grpc_port if protocol == "grpc" else server.port, _count_answers(server)
+    arguments = (name, protocol, port, parse_size(size), way, seconds, ready, answers)
     processes = [spawn.Process(target=_ask, args=(number, *arguments), daemon=True) for number in range(clients)]
     for process in processes:
         process.start()
     found = [answers.get(timeout=120) for _ in processes]
     for process in processes:
         process.join(30)
-    rate = sum(len(times) / seconds for times in found)
-    times_ms = [1e3 * each for times in found for each in times]
-    return Measured(size, way, clients, rate, statistics.median(times_ms), percentile(times_ms, 0.99))
+    times_ms = [1e3 * each for _, times, _ in found for each in times]
+    writing_ms = [1e3 * each for _, _, times in found for each in times]
+    shares = [after - before.get(process, 0) for process, after in _count_answers(server).items()]
+    return Measured(
+        protocol,
+        size,
+        way,
+        clients,
+        len(times_ms) / seconds,
+        statistics.median(times_ms),
+        percentile(times_ms, 0.99),
+        statistics.median(writing_ms),
+        1e3 * sum(cpu_s for cpu_s, _, _ in found) / len(times_ms),
+        max(shares) / statistics.mean(shares),
+    )
+
+
+def _count_answers(server: Server) -> dict[str, float]:
+    """Requests that each process of the service has answered."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    counts: dict[str, float] = {}
+    for sample in (sample for family in families for sample in family.samples):
+        if sample.name == "maskjet_images_total":
+            process = sample.labels.get("process", "0")
+            counts[process] = counts.get(process, 0) + sample.value
+    return counts
 
 
 def _ask(
-    number: int, name: str, port: int, size_hw: tuple[int, int], way: str, seconds: float, ready: Any, answers: Any
+    number: int,
+    name: str,
+    protocol: str,
+    port: int,
+    size_hw: tuple[int, int],
+    way: str,
+    seconds: float,
+    ready: Any,
+    answers: Any,
 ) -> None:
     """A client's process."""
-    grpc: Any = load_module("tritonclient.grpc", "tritonclient[grpc]")
+    triton: Any = load_module(f"tritonclient.{protocol}", "tritonclient[http,grpc]")
     frames = [traffic.sample(seed=10 * number + each, size_hw=size_hw).image for each in range(_FRAMES)]
-    tensor = grpc.InferInput("image", list(frames[0].shape), "UINT8")
-    with grpc.InferenceServerClient(f"127.0.0.1:{port}") as client, _writing(client, tensor, way, number) as write:
-        ready.wait(120)
+    tensor = triton.InferInput("image", list(frames[0].shape), "UINT8")
+    with (
+        triton.InferenceServerClient(f"127.0.0.1:{port}") as client,
+        _writing(client, tensor, way, number, frames) as write,
+    ):
         times: list[float] = []
-        begun, end = time.perf_counter(), time.perf_counter() + _WARM_UP_S + seconds
-        while (at := time.perf_counter()) < end:
-            write(frames[len(times) % _FRAMES])
-            client.infer(name, [tensor])
-            if at > begun + _WARM_UP_S:
+        writing: list[float] = []
+
+        def ask(until: float) -> None:
+            while (at := time.perf_counter()) < until:
+                write(frames[len(times) % _FRAMES])
+                writing.append(time.perf_counter() - at)
+                client.infer(name, [tensor])
                 times.append(time.perf_counter() - at)
-    answers.put(times)
+
+        ready.wait(120)
+        ask(time.perf_counter() + _WARM_UP_S)
+        times.clear()
+        writing.clear()
+        begun_s = time.process_time()
+        ask(time.perf_counter() + seconds)
+        answers.put((time.process_time() - begun_s, times, writing))
 
 
 @contextmanager
-def _writing(client: Any, tensor: Any, way: str, number: int) -> Iterator[Callable[[np.ndarray[Any, Any]], object]]:
+def _writing(
+    client: Any, tensor: Any, way: str, number: int, frames: list[Any]
+) -> Iterator[Callable[[np.ndarray[Any, Any]], object]]:
     """A function that puts a frame where the service reads it."""
     size, region = int(np.prod(tensor.shape())), f"client-{number}"
     if way == "message":
@@ -119,6 +180,8 @@ def _writing(client: Any, tensor: Any, way: str, number: int) -> Iterator[Callab
     _, handle = runtime.cudaIpcGetMemHandle(pointer)
     raw = bytes((ctypes.c_char * 64).from_address(handle.getPtr()))
     client.register_cuda_shared_memory(region, base64.b64encode(raw), 0, size)
+    for frame in frames:
+        runtime.cudaHostRegister(frame.ctypes.data, size, 0)  # page-locked, as a camera's or a decoder's frames are
     copy, to_device = runtime.cudaMemcpy, runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
     yield lambda frame: (copy(pointer, frame.ctypes.data, size, to_device), runtime.cudaDeviceSynchronize())
     client.unregister_cuda_shared_memory(region)
@@ -132,18 +195,17 @@ def main(
     clients: ClientsOption = None,
     size: SizesOption = None,
     way: Annotated[list[str] | None, typer.Option(help="message, system or cuda; repeatable.")] = None,
+    protocol: Annotated[list[str] | None, typer.Option(help="grpc or http; repeatable.")] = None,
     seconds: Annotated[float, typer.Option(help="Seconds of each run.")] = 3.0,
 ) -> None:
-    """Time raw frames by gRPC and shared memory."""
+    """Time raw frames in messages and shared memory."""
     ways = way or (WAYS if torch.cuda.is_available() else WAYS[:2])
     with TemporaryDirectory() as text:
         folder, port = Path(text), free_port()
         chosen = plant(model, weights, draw_images(folder, parse_size((size or ["720p"])[0])), folder)
-        with serving(chosen, [], "--processes", processes, "--grpc-port", str(port)):
-            for shown in size or ["720p"]:
-                for each in ways:
-                    for number in clients or (1, 8):
-                        print_result(measure(model, port, shown, each, number, seconds), to_stdout=True)
+        with serving(chosen, [], "--processes", processes, "--grpc-port", str(port)) as server:
+            for how, shown, each, number in product(protocol or ["grpc"], size or ["720p"], ways, clients or (1, 8)):
+                print_result(measure(model, server, port, how, shown, each, number, seconds), to_stdout=True)
 
 
 if __name__ == "__main__":
