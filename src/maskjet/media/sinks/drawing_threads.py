@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from threading import Condition
+from threading import Lock
 
 from maskjet.errors import InputError
 
@@ -84,20 +84,28 @@ def beside(work: Callable[[], object]) -> Iterator[None]:
 
 
 class _Turns:
-    """Lets threads do something one after the other, by number from 0."""
+    """Lets threads do something one after the other, by number from 0; each wakes the next one alone."""
 
     def __init__(self) -> None:
         self._next = 0
-        self._changed = Condition()
+        self._lock = Lock()
+        self._waiting: dict[int, Lock] = {}  # held until the number's turn
 
     @contextmanager
     def turn_of(self, number: int) -> Iterator[None]:
         """Wait for the turn of a number, and end it at the end of the block."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._next == number)
+        with self._lock:
+            is_early = number != self._next
+            if is_early:
+                mine = self._waiting[number] = Lock()
+                mine.acquire()
+        if is_early:
+            mine.acquire()
         try:
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 self._next += 1
-                self._changed.notify_all()
+                following = self._waiting.pop(self._next, None)
+            if following is not None:
+                following.release()
