@@ -72,7 +72,7 @@ class _Prediction:
             raise problems.bad_request(f"A body that is answered with a picture must have one image, got {len(parts)}.")
         with service.memory.reserve(len(body)) as reservation:
             query.dispatcher.check_room(len(parts))
-            images = await bodies.decoders(service, parts, reservation)
+            images = bodies.decoders(service, parts, reservation)
             answers = await query.dispatcher.predict_all(images, query.options, deadline=self._deadline)
             answered = time.perf_counter()
             data = await self._encode(answers, [part.name for part in parts] if is_form else None)
