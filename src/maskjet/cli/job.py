@@ -29,6 +29,7 @@ from maskjet.cli.options import (
     with_tiling,
 )
 from maskjet.config import EngineConfig
+from maskjet.devices import SEGMENTS_PER_GPU
 from maskjet.errors import InputError
 from maskjet.tiling.layout import Tiling
 
@@ -140,6 +141,14 @@ def job(
             panel=_PLACE_PANEL,
         ),
     ] = "auto",
+    streams: Annotated[
+        int | None,
+        option(
+            "N",
+            f"Segments per process at a time. Not given: {SEGMENTS_PER_GPU} for all of a GPU, on a CPU its cores.",
+            panel=_PLACE_PANEL,
+        ),
+    ] = None,
     ray: Annotated[
         str | None,
         option(
@@ -177,7 +186,7 @@ def job(
         jpeg_decoder=_jpeg_decoder(ray, devices, config),
     ).with_absolute_paths()
     segments = plan(source, recursive=recursive, seconds=segment_seconds, images=segment_images)
-    make_workers = _make_workers(ray, workers, devices, processes, config)
+    make_workers = _make_workers(ray, workers, devices, processes, streams, config)
     stop = signals.Stop()
     # stdout is for the result, and where workers end or nodes are lost Ray prints so there.
     with signals.stopping(stop), _showing() as show, redirect_stdout(sys.stderr):
@@ -190,14 +199,14 @@ def job(
 
 
 def _make_workers(
-    ray: str | None, workers: int | None, devices: str | None, processes: str, config: EngineConfig
+    ray: str | None, workers: int | None, devices: str | None, processes: str, streams: int | None, config: EngineConfig
 ) -> MakeWorkers:
     """Workers on a Ray cluster or on this machine."""
     if ray is None:
         if workers is not None:
             raise InputError(f"workers must come with --ray, got {workers} alone. On this machine choose --devices.")
-        return _local_workers(devices, parse_processes(processes), config)
-    for name, value in (("devices", devices), ("processes", processes)):
+        return _local_workers(devices, parse_processes(processes), streams, config)
+    for name, value in (("devices", devices), ("processes", processes), ("streams", streams)):
         if value not in (None, "auto"):
             raise InputError(
                 f"{name} must be left out with --ray, which gives each worker its device and cores, got {value!r}. "
@@ -210,12 +219,19 @@ def _make_workers(
     return lambda orders: RayWorkers(orders, ray, workers)
 
 
-def _local_workers(devices: str | None, processes: int | None, config: EngineConfig) -> MakeWorkers:
+def _local_workers(
+    devices: str | None, processes: int | None, streams: int | None, config: EngineConfig
+) -> MakeWorkers:
     from maskjet.devices import choose
     from maskjet.jobs.local import LocalWorkers, choose_streams
 
     places = choose(devices or _every_device(config), config, processes)
-    return lambda orders: LocalWorkers(orders, places, choose_streams(places))
+    if streams is not None and streams < 1:
+        raise InputError(f"streams must be at least 1, got {streams}.")
+    if streams is not None and streams > SEGMENTS_PER_GPU and any(place.device != "cpu" for place in places):
+        raise InputError(f"streams must be at most {SEGMENTS_PER_GPU} on a GPU, got {streams}.")
+    at_once = streams or choose_streams(places)
+    return lambda orders: LocalWorkers(orders, places, at_once)
 
 
 def _jpeg_decoder(ray: str | None, devices: str | None, config: EngineConfig) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,14 +28,13 @@ from maskjet.cli.options import (
     with_tiling,
 )
 from maskjet.cli.runs import Run, run_in_turn, run_raster, run_together
-from maskjet.cli.summary import SourceSummary
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, OutputError
 from maskjet.label_options import LabelOptions
 from maskjet.tiling.layout import Tiling
 
 if TYPE_CHECKING:
-    from maskjet.media.frames import UnopenedSource
+    pass
 
 _EXIT_STRICT, _EXIT_FAILED = 1, 3
 _FRAMES_PANEL = "Which frames are read"
@@ -222,7 +220,7 @@ def run(
 ) -> None:
     """Find things in images and video; write video, JSON or pictures."""
     process.keep_freed_memory()
-    from maskjet.media.containers import shown_name
+    from maskjet.media.containers import shown_name, stream_named
     from maskjet.media.decoding import choose_decoding
     from maskjet.media.expansion import expand_sources
     from maskjet.media.sinks.outputs import kind_of
@@ -253,17 +251,24 @@ def run(
     drawing, mask_pixels = style()
     check_drawn(drawing, outs, shows=show)
     selection = check_opening(every, start, limit, reconnect_for, video_stream=video_stream).selection
-    is_live = any(map(_is_live, source))
+    is_live = any(stream_named(each) is not None for each in source)
     is_together = side_by_side or (len(source) > 1 and is_live)
     if track == "two-pass" and (is_live or is_together):
         raise InputError(
             "track must be without two-pass for cameras, URLs and sources that are read side by side, as they are read "
             "once, got two-pass: use --track."
         )
+    found = expand_sources(source[0] if len(source) == 1 else list(source), recursive=recursive)
     job = Run(
         load=load,
-        selecting={"every": every, "start": start, "limit": limit, "video_stream": video_stream},
-        reconnect_for=reconnect_for,
+        opening={
+            "every": every,
+            "start": start,
+            "limit": limit,
+            "video_stream": video_stream,
+            "reconnect_for": reconnect_for,
+        },
+        decoding=partial(choose_decoding, config, len(found) if is_together else 1),
         streaming={
             "depth": depth,
             "batch": batch,
@@ -287,9 +292,7 @@ def run(
         shows=show,
     )
     try:
-        found = expand_sources(source[0] if len(source) == 1 else list(source), recursive=recursive)
-        job.decoding = partial(choose_decoding, config, len(found) if is_together else 1)
-        (_run_together if is_together else _run_in_turn)(job, found, outs)
+        (run_together if is_together else run_in_turn)(job, found, outs)
     except Exception:
         if job.summary.frames or job.summary.outputs:
             with suppress(OutputError):
@@ -302,25 +305,3 @@ def run(
         raise typer.Exit(_EXIT_FAILED)
     if strict and job.summary.bad_frames:
         raise typer.Exit(_EXIT_STRICT)
-
-
-def _is_live(source: str) -> bool:
-    """Whether a source is a camera or a URL, which does not wait for others to end."""
-    from maskjet.media.containers import stream_named
-
-    return stream_named(source) is not None
-
-
-def _run_together(job: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) -> None:
-    from maskjet.media.sinks import check_outputs
-
-    with ExitStack() as stack:
-        sources = [stack.enter_context(job.open(each)) for each in found]
-        run_together(job, sources, check_outputs(outs, sources, style=job.style, **job.writing) if outs else None)
-
-
-def _run_in_turn(job: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) -> None:
-    from maskjet.media.sinks import check_outputs
-
-    job.summary.sources = [SourceSummary(each.name) for each in found]
-    run_in_turn(job, found, check_outputs(outs, found, style=job.style, **job.writing) if outs else None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -39,8 +38,10 @@ class Run:
 
     load: Callable[[], Model]
     """Loads the model, once the sources and outputs are known to be right."""
-    selecting: dict[str, Any]
-    """Frames to give of each source: arguments of `select_frames`."""
+    opening: dict[str, Any]
+    """Arguments of `UnopenedSource.open`, but for the decoder."""
+    decoding: Callable[[], Decoding]
+    """Where videos are decoded; asked for when a source is opened, as it loads PyTorch."""
     streaming: dict[str, Any]
     """Arguments of `Model.stream`."""
     style: Style
@@ -49,10 +50,6 @@ class Run:
     """Whether sources are read twice, one after another, and their tracks smoothed in between."""
     counters: Sequence[Line | Zone] = ()
     """Lines and zones that count in each source, for itself."""
-    reconnect_for: float = math.inf
-    """Argument of `UnopenedSource.open`."""
-    decoding: Callable[[], Decoding] | None = None
-    """Where videos are decoded, None for the CPU; asked for when a source is opened, as it loads PyTorch."""
     writing: dict[str, Any] = field(default_factory=dict)
     """What else outputs contain: arguments of `check_outputs`."""
     shows: bool = False
@@ -73,8 +70,13 @@ class Run:
 
     def open(self, unopened: UnopenedSource) -> Source:
         """Open a source."""
-        decoder = "cpu" if self.decoding is None else self.decoding()
-        return unopened.open(**self.selecting, reconnect_for=self.reconnect_for, decoder=decoder)
+        return unopened.open(**self.opening, decoder=self.decoding())
+
+    def check_outputs(self, outs: Sequence[str], sources: Sequence[Source | UnopenedSource]) -> Outputs | None:
+        """Check outputs of sources; None if there are none."""
+        from maskjet.media.sinks import check_outputs
+
+        return check_outputs(outs, sources, style=self.style, **self.writing) if outs else None
 
     def open_model(self, stack: ExitStack) -> Model:
         """Load the model, which the stack closes, and check that it knows the classes to draw."""
@@ -92,12 +94,15 @@ class Run:
         return model.stream(source, stop=self.stop.event, **(self.streaming | track))
 
 
-def run_together(run: Run, sources: Sequence[Source], outputs: Outputs | None) -> None:
-    """Run a model on opened sources side by side, with outputs or none."""
+def run_together(run: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) -> None:
+    """Run a model on sources side by side."""
     from maskjet.media.sinks import SinksBySource
 
-    summaries = run.summary.sources = [SourceSummary(source.name, "running") for source in sources]
-    with _failing(run), ExitStack() as stack:
+    with ExitStack() as stack:
+        sources = [stack.enter_context(run.open(each)) for each in found]
+        outputs = run.check_outputs(outs, sources)
+        summaries = run.summary.sources = [SourceSummary(source.name, "running") for source in sources]
+        stack.enter_context(_failing(run))
         model = run.open_model(stack)
         results = run.stream(model, sources[0] if len(sources) == 1 else sources)
         with _windows(run, sources) as windows, _working(run, results), _measuring(run, sources, summaries):
@@ -109,11 +114,10 @@ def run_together(run: Run, sources: Sequence[Source], outputs: Outputs | None) -
                     sinks.abandon()
 
 
-def run_in_turn(run: Run, found: Sequence[UnopenedSource], outputs: Outputs | None) -> None:
-    """Run a model on sources one after another; of several, one that fails does not stop the others.
-
-    The run's summary names the sources.
-    """
+def run_in_turn(run: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) -> None:
+    """Run a model on sources one after another; of several, one that fails does not stop the others."""
+    run.summary.sources = [SourceSummary(each.name) for each in found]
+    outputs = run.check_outputs(outs, found)
     with _failing(run), ExitStack() as stack:
         model: Model | None = None
         sinks: SinksInTurn | None = None

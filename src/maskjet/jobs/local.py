@@ -185,7 +185,7 @@ class LocalWorkers:
 
 
 def choose_streams(places: Sequence[Place]) -> int:
-    """Segments per process at a time: a GPU's share of `SEGMENTS_PER_GPU`, or a CPU's of the cores."""
+    """Default of segments per process at a time: a GPU's share of `SEGMENTS_PER_GPU`, or a CPU's of the cores."""
     if any(place.device != "cpu" for place in places):
         return max(1, SEGMENTS_PER_GPU // max(Counter(place.device for place in places).values()))
     return max(1, len(os.sched_getaffinity(0)) // len(places))

@@ -11,7 +11,7 @@ from maskjet import process
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, UnsupportedError, suggest
 from maskjet.extras import require
-from maskjet.networks.exported.metadata import ENGINES, ONNX, Metadata, Precision, read_metadata
+from maskjet.networks.exported.metadata import ENGINES, ONNX, Precision
 from maskjet.runtimes.exported import ExportedFile
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from maskjet.networks.rfdetr import RFDETR
 
-__all__ = ["ExportedFile", "Metadata", "Precision", "export", "read_metadata"]
+__all__ = ["ExportedFile", "Precision", "export"]
 
 
 def export(
@@ -34,7 +34,7 @@ def export(
 
     The batch is free, all other sizes are fixed, and nothing in the file depends on values: no Loop, If or NonZero.
     Nodes and initialisers are named after the network's modules. The file's metadata say what the network takes and
-    finds; see `read_metadata`.
+    finds: docs/export.md lists them.
 
     Input: `images`, [batch, 3, S, S] in the file's precision, (RGB / 255 - mean) / std, stretched to S × S bilinearly
     with half-pixel centres and no antialias; `maskjet.ops.preprocess` makes it.
@@ -70,9 +70,9 @@ def export(
         >>> import maskjet.runtimes
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = maskjet.runtimes.export("demo", f"{folder}/demo.onnx")
-        ...     metadata = maskjet.runtimes.read_metadata(file.path)
-        >>> metadata.spec.class_names[0], metadata.precision
-        ('car', 'fp32')
+        ...     with maskjet.load(file.path, device="cpu") as model:
+        ...         print(model.spec.class_names[0])
+        car
     """
     path, input_hw = _check_out(out), EngineConfig(input_size=input_size).input_size
     if precision not in get_args(Precision):

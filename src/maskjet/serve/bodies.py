@@ -106,51 +106,28 @@ def _split_form(boundary: bytes, body: bytes, most: int) -> list[EncodedImage]:
     return parts
 
 
-def check_sizes(images: Sequence[EncodedImage], most: int) -> int:
-    """Check the sizes in the images' headers, at most `most` pixels each, before any is decoded.
-
-    Returns:
-        Bytes of all images once decoded.
-
-    Raises:
-        ProblemError: 413, an image is larger.
-        SourceError: Not an image.
-    """
-    total = 0
-    for image in images:
-        with translate_errors(SourceError, f"image must be decodable, {image.title} is not"):
-            size_hw = stated_size_hw(image.data)
-        if size_hw is None:
-            decode_image(image.data[:64], image.title)  # raises with the reason
-            raise problems.ProblemError(422, "undecodable", f"image must be decodable, {image.title} is not.")
-        pixels = size_hw[0] * size_hw[1]
-        if pixels > most:
-            raise problems.too_large(f"{image.title} has {size_hw[1]}×{size_hw[0]} pixels, the limit is {most:,}.")
-        total += 3 * pixels
-    return total
-
-
-async def decoders(
+def decoders(
     service: Service, images: Sequence[EncodedImage], reservation: Reservation
 ) -> list[Callable[[], Image | WholeJPEG]]:
     """Functions for `Dispatcher.predict_all` that decode images, or find that the GPU may; memory is reserved before.
 
-    Raises:
-        ProblemError: 413, an image is too large; 429, the memory is taken. For one image, its function raises them.
-        SourceError: Not an image; raised likewise.
+    They raise:
+        ProblemError: 413, the image is too large; 429, the memory is taken.
+        SourceError: Not an image.
     """
-    if len(images) == 1:  # one thread crossing less
-        return [partial(_reserve_and_decode, service, images[0], reservation)]
-    reservation.take(await service.in_thread(check_sizes, images, service.settings.pixels))
-    return [partial(_decode, service, image) for image in images]
+    return [partial(_decode, service, image, reservation) for image in images]
 
 
-def _reserve_and_decode(service: Service, image: EncodedImage, reservation: Reservation) -> Image | WholeJPEG:
-    reservation.take(check_sizes([image], service.settings.pixels))
-    return _decode(service, image)
-
-
-def _decode(service: Service, image: EncodedImage) -> Image | WholeJPEG:
+def _decode(service: Service, image: EncodedImage, reservation: Reservation) -> Image | WholeJPEG:
+    with translate_errors(SourceError, f"image must be decodable, {image.title} is not"):
+        size_hw = stated_size_hw(image.data)
+    if size_hw is None:
+        decode_image(image.data[:64], image.title)  # raises with the reason
+        raise problems.ProblemError(422, "undecodable", f"image must be decodable, {image.title} is not.")
+    pixels, most = size_hw[0] * size_hw[1], service.settings.pixels
+    if pixels > most:
+        raise problems.too_large(f"{image.title} has {size_hw[1]}×{size_hw[0]} pixels, the limit is {most:,}.")
+    reservation.take(3 * pixels)
     decode = partial(decode_image, image.data, image.title)
     if service.jpeg_decoder is None or not image.data.startswith(b"\xff\xd8"):
         return decode()

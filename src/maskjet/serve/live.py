@@ -218,7 +218,7 @@ class _FrameStream:
         with service.memory.reserve() as reservation:
             reservation.take(len(data))
             query.dispatcher.check_room()
-            images = await bodies.decoders(service, [bodies.EncodedImage(data, "the frame")], reservation)
+            images = bodies.decoders(service, [bodies.EncodedImage(data, "the frame")], reservation)
             (answer,) = await query.dispatcher.predict_all(images, self._options, deadline=deadline)
             service.metrics.frames.labels(_SOURCE).inc()
             found = answer.detections

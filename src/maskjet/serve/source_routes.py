@@ -35,7 +35,7 @@ class _Route(APIRoute):
         return answer_or_forward
 
 
-router = APIRouter(tags=["sources"], route_class=_Route)
+router = APIRouter(tags=["sources"], route_class=_Route, responses=v1_schemas.PROBLEMS)
 _Id = Annotated[str, Path(alias="id", description="Of the source, from GET /v1/sources.")]
 _MOST_BYTES = 2**16  # of the JSON of a new source
 _HEARTBEAT_S = 15.0
@@ -109,7 +109,7 @@ async def add_source(request: Request) -> Response:
     return JSONResponse(source.as_dict(), 201, {"Location": f"{request.url.path}/{source.id}"})
 
 
-@router.delete("/v1/sources/{id}", status_code=204, summary="Watch a source no longer", responses=v1_schemas.ONE_SOURCE)
+@router.delete("/v1/sources/{id}", status_code=204, summary="Watch a source no longer")
 async def remove_source(request: Request, identity: _Id) -> Response:
     """Only for those who have the service's token."""
     _check_may_change(request.app.state.service)

@@ -31,7 +31,7 @@ Kind = Literal["application/json", "image/jpeg", "image/png"]
 
 PREDICT = "/v1/predict"
 """Path of the route that most requests are for."""
-router = APIRouter(tags=["maskjet"])
+router = APIRouter(tags=["maskjet"], responses=v1_schemas.PROBLEMS)
 _KINDS: tuple[Kind, ...] = ("application/json", "image/jpeg", "image/png")
 _SUFFIXES: Mapping[str, str] = {"image/jpeg": ".jpg", "image/png": ".png"}
 
@@ -72,7 +72,7 @@ class _Prediction:
             raise problems.bad_request(f"A body that is answered with a picture must have one image, got {len(parts)}.")
         with service.memory.reserve(len(body)) as reservation:
             query.dispatcher.check_room(len(parts))
-            images = await bodies.decoders(service, parts, reservation)
+            images = bodies.decoders(service, parts, reservation)
             answers = await query.dispatcher.predict_all(images, query.options, deadline=self._deadline)
             answered = time.perf_counter()
             data = await self._encode(answers, [part.name for part in parts] if is_form else None)
@@ -156,7 +156,7 @@ def _to_picture(image: Image | torch.Tensor, found: Detections, suffix: str, lab
     return encode(np.asarray(found.draw(pixels, label=label)), suffix)
 
 
-@router.post("/v1/session", status_code=204, summary="Exchange the token for a cookie", responses=v1_schemas.PROBLEMS)
+@router.post("/v1/session", status_code=204, summary="Exchange the token for a cookie")
 async def open_session(request: Request) -> Response:
     """For pages: browsers send cookies where they send no Authorization header, as for WebSockets and pictures."""
     service: Service = request.app.state.service
@@ -167,7 +167,7 @@ async def open_session(request: Request) -> Response:
     return response
 
 
-@router.get("/v1/models", summary="The models that are served", responses=v1_schemas.PROBLEMS)
+@router.get("/v1/models", summary="The models that are served")
 async def models(request: Request) -> dict[str, Any]:
     """Each model with its classes, input size and limits; the first one serves requests that name none."""
     service: Service = request.app.state.service
@@ -188,7 +188,7 @@ def describe(dispatcher: Dispatcher) -> dict[str, Any]:
     }
 
 
-@router.get("/v1/status", summary="How the service runs", responses=v1_schemas.PROBLEMS)
+@router.get("/v1/status", summary="How the service runs")
 async def status(request: Request) -> dict[str, Any]:
     """Device and implementation of each model's steps, and its counts so far.
 

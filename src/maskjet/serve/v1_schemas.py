@@ -42,7 +42,7 @@ ERRORS: dict[int | str, str] = {
     403: "The request comes from another site's page.",
     500: "The service failed; the log has the cause.",
     503: "The service ends or has failed, or has too many connections.",
-    "4XX": "The request is not as above.",  # without it FastAPI documents its own validation error
+    "4XX": "The type and detail tell what is wrong.",  # without it FastAPI documents its own validation error
 }
 """Errors of every route."""
 IMAGE_ERRORS: dict[int | str, str] = {
@@ -109,7 +109,6 @@ PREDICT: Responses = {
             "image/png": BINARY,
         },
     },
-    **PROBLEMS,
     **_problems(
         {
             404: "No model of this name is served.",
@@ -142,43 +141,20 @@ _SOURCE = object_of(
     bad_frames=_about("Frames that could not be decoded, and gaps in which frames were missed.", INTEGER),
     size={"type": ["array", "null"], "items": INTEGER, "description": "Height and width, in pixels."},
 )
-_NO_SUCH = _problems({404: "No such source is watched, or no such model is served."})
-SOURCES: Responses = {**PROBLEMS, 200: answer("The sources.", object_of("sources", sources=list_of(_SOURCE)))}
-"""Responses of GET /v1/sources."""
-ADD_SOURCE: Responses = {
-    **PROBLEMS,
-    201: answer("It is watched.", _SOURCE),
-    **_NO_SUCH,
-    **_problems(
-        {
-            403: "Another site's page sent the request, or the service has no token, or its setting sources is 0.",
-            408: "The body did not come in time.",
-            413: "The body is too large.",
-            429: "There are as many sources as there may be.",
-        }
-    ),
-}
-"""Responses of POST /v1/sources."""
-ONE_SOURCE: Responses = {
-    **PROBLEMS,
-    **_problems({403: "Another site's page sent the request, or the service has no token."}),
-    **_NO_SUCH,
-}
-"""Errors of DELETE /v1/sources/{id}."""
+SOURCES: Responses = {200: answer("The sources.", object_of("sources", sources=list_of(_SOURCE)))}
+"""Answers of GET /v1/sources."""
+ADD_SOURCE: Responses = {201: answer("It is watched.", _SOURCE)}
+"""Answers of POST /v1/sources."""
 EVENTS: Responses = {
-    **PROBLEMS,
     200: answer(
         "Server-sent events, each with data of JSON: frame, the index from 0; time_s, the time in the source or null; "
         "result, as of /v1/predict.",
         TEXT,
         "text/event-stream",
-    ),
-    **_NO_SUCH,
+    )
 }
-"""Responses of GET /v1/sources/{id}/events."""
+"""Answers of GET /v1/sources/{id}/events."""
 PREVIEW: Responses = {
-    **PROBLEMS,
-    200: answer("JPEGs, each a part with its Content-Length.", BINARY["schema"], "multipart/x-mixed-replace"),
-    **_NO_SUCH,
+    200: answer("JPEGs, each a part with its Content-Length.", BINARY["schema"], "multipart/x-mixed-replace")
 }
-"""Responses of GET /v1/sources/{id}/preview.mjpeg."""
+"""Answers of GET /v1/sources/{id}/preview.mjpeg."""

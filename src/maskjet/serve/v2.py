@@ -233,7 +233,7 @@ class Inference:
             dispatcher.check_room(len(images))
             if isinstance(images[0], bytes):
                 titled = [bodies.EncodedImage(one, f"image: element {number}") for number, one in enumerate(images)]
-                images = await bodies.decoders(service, titled, reservation)
+                images = bodies.decoders(service, titled, reservation)
             else:  # `predict` copies those in a body, which is read-only
                 reservation.take(sum(one.nbytes for one in images if isinstance(one, np.ndarray)))
             answers = await dispatcher.predict_all(images, options, deadline=deadline)

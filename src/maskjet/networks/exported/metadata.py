@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,31 +93,8 @@ class Metadata:
         return cls(spec, stated["precision"])
 
 
-def read_metadata(path: str | os.PathLike[str]) -> Metadata:
-    """Read the metadata of a file that `export` wrote, and check it.
-
-    Args:
-        path: An ONNX file.
-
-    Returns:
-        What it says about the network. Names are sanitised (`printing.sanitise`).
-
-    Raises:
-        CheckpointError: The file is missing, too large or not ONNX, or its metadata are missing, of another version or
-            invalid.
-        MissingDependencyError: onnx-ir, which brings onnx, is not installed.
-    """
-    model = read_onnx(Path(path), "path", "read_metadata()")
-    try:
-        return Metadata.from_properties(properties_of(model))
-    except InputError as error:
-        raise CheckpointError(f"path must be a file that maskjet export wrote, got {str(path)!r}: {error}") from error
-
-
-def read_onnx(path: Path, argument: str, purpose: str) -> ModelProto:
-    """Read an ONNX file, without the weights that are in other files.
-
-    Errors name the path as `argument`, and what needs onnx as `purpose`.
+def read_onnx(path: Path, purpose: str) -> ModelProto:
+    """Read an ONNX file, without the weights that are in other files; errors name what needs onnx as `purpose`.
 
     Raises:
         CheckpointError: It is missing, too large or no ONNX file.
@@ -126,7 +102,7 @@ def read_onnx(path: Path, argument: str, purpose: str) -> ModelProto:
     """
     onnx = require("onnx", extra="onnx", purpose=purpose)
     name = repr(str(path))
-    with translate_errors(CheckpointError, f"{argument} must be an ONNX file, got {name}"):
+    with translate_errors(CheckpointError, f"model must be an ONNX file, got {name}"):
         limits.check("checkpoint_bytes", path.stat().st_size, f"{name} has", CheckpointError)
         model: ModelProto = onnx.load(path, load_external_data=False)
         return model

@@ -89,7 +89,7 @@ def read_network_file(path: Path) -> NetworkFile:
                     f"model must be an engine with its ONNX file beside it, got {str(path)!r}, {str(each)!r} is no "
                     "file."
                 )
-    proto = read_onnx(source, "model", f"loading {str(path)!r}")
+    proto = read_onnx(source, f"loading {str(path)!r}")
     if not proto.graph.output:  # protobuf reads nearly anything
         raise CheckpointError(f"model must be an ONNX file, got {str(source)!r}, which has no outputs.")
     try:
