@@ -17,6 +17,7 @@ from benchmarks.peers.loading import load_module
 from maskjet.media.images import read_image
 
 DIFFERENT = "another answer to the same frame"
+_REGION = "soak"
 _ANSWER_S = 60.0
 _PAUSE_S = 0.05  # of a bad client between its requests
 
@@ -26,9 +27,10 @@ def run_grpc(name: str, port: int, files: Sequence[str], seconds: float, result:
     grpc: Any = load_module("tritonclient.grpc", "tritonclient[grpc]")
     frames, end = [read_image(Path(file)) for file in files], time.perf_counter() + seconds
     counts: dict[str, Counter[str]] = {kind: Counter() for kind in ("message", "region", *_BAD)}
+    memory = SharedMemory(create=True, size=max(frame.nbytes for frame in frames))
     works: list[tuple[str, Callable[[Any], str]]] = [
         ("message", _asking(grpc, name, frames)),
-        ("region", _asking(grpc, name, frames, region="soak")),
+        ("region", _asking(grpc, name, frames, memory)),
         *((kind, lambda client, ask=ask: ask(grpc, client, name, port)) for kind, ask in _BAD.items()),
     ]
 
@@ -47,16 +49,16 @@ def run_grpc(name: str, port: int, files: Sequence[str], seconds: float, result:
         thread.start()
     for thread in threads:
         thread.join()
+    memory.unlink()
     result.put({kind: dict(each) for kind, each in counts.items()})
 
 
 def _asking(
-    grpc: Any, name: str, frames: Sequence[np.ndarray[Any, Any]], region: str | None = None
+    grpc: Any, name: str, frames: Sequence[np.ndarray[Any, Any]], memory: SharedMemory | None = None
 ) -> Callable[[Any], str]:
     """A good client, which asks for one frame after the other and compares answers to the same one."""
     seen: dict[int, bytes] = {}
     turn = 0
-    memory = None if region is None else SharedMemory(create=True, size=max(frame.nbytes for frame in frames))
 
     def ask(client: Any) -> str:
         nonlocal turn
@@ -67,9 +69,9 @@ def _asking(
             tensor.set_data_from_numpy(frame)
         else:
             if turn == 1:
-                client.register_system_shared_memory(region, memory.name, memory.size)
-            memory.buf[: frame.nbytes] = frame.tobytes()
-            tensor.set_shared_memory(region, frame.nbytes)
+                client.register_system_shared_memory(_REGION, memory.name, memory.size)
+            np.ndarray(frame.shape, np.uint8, memory.buf)[:] = frame
+            tensor.set_shared_memory(_REGION, frame.nbytes)
         answer = b"".join(client.infer(name, [tensor], client_timeout=_ANSWER_S).get_response().raw_output_contents)
         return "OK" if seen.setdefault(number, answer) == answer else DIFFERENT
 
