@@ -269,7 +269,7 @@ def test_a_failed_device_or_a_signal_ends_the_service_when_all_are_answered(fail
 def test_a_decode_without_end_does_not_hold_the_end(model, monkeypatch, capsys):
     go, begun, ended = threading.Event(), threading.Event(), []
     monkeypatch.setattr("maskjet.cli.serve.load_model", lambda *_: contextlib.nullcontext(model))
-    monkeypatch.setattr("maskjet.serve.bodies._reserve_and_decode", lambda *_: begun.set() or go.wait(60))
+    monkeypatch.setattr("maskjet.serve.bodies._decode", lambda *_: begun.set() or go.wait(60))
     monkeypatch.setattr("maskjet.serve.service._END_S", 0.2)
     monkeypatch.setattr("os._exit", lambda code: ended.append(code) or go.set())
     announced = queue.SimpleQueue()

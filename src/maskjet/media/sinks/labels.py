@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,6 @@ from maskjet.media.sinks.folder import IMAGES, FolderSink, copy_file, file_of, w
 SUFFIX = ".yolo"
 """Suffix of a folder of labels."""
 Line = NDArray[np.floating]
-FILES: Mapping[str, Any] = {"suffix": ".txt", "below": "labels"}
-"""Where files of labels lie in it: trainers find those of an image by replacing the last "/images/"."""
 _OPTIONS = LabelOptions()
 
 
@@ -38,7 +35,8 @@ class YoloLabels(FolderSink):
     """
 
     def __init__(self, path: str, options: LabelOptions = _OPTIONS, **others: Any) -> None:
-        super().__init__(path, **FILES, **others)
+        # Trainers find the labels of an image by replacing the last "/images/".
+        super().__init__(path, suffix=".txt", below="labels", **others)
         self._options = options
         self._class_names: dict[int, str] | None = None
 
