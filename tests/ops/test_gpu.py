@@ -1,6 +1,7 @@
 """Launchers: what is compiled when."""
 
 import threading
+import time
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ class Kernel:
 
     def __init__(self):
         self.compiled, self.launched, self.threads = [], [], set()
+        self.loading, self.loaded_at_once = 0, 0
 
     def warmup(self, *args, **constants):
         self.threads.add(threading.get_ident())
@@ -23,6 +25,13 @@ class Kernel:
             raise ValueError("bad")
         self.compiled.append(constants)
         return self
+
+    @property
+    def run(self):
+        self.loading += 1
+        self.loaded_at_once = max(self.loaded_at_once, self.loading)
+        time.sleep(0.01)
+        self.loading -= 1
 
     def __getitem__(self, grid):
         return lambda *args: self.launched.append((grid, args))
@@ -69,6 +78,19 @@ def test_other_threads_launch_meanwhile(kernel, launcher):
         other.start()
         other.join()
     assert kernel.launched == [((1, 1, 1), (7, 3))]
+
+
+def test_code_is_loaded_once_and_by_one_thread_at_a_time(kernel):
+    launchers = [Launcher(kernel) for _ in range(4)]
+    for each in launchers:
+        each._is_interpreted = False
+    threads = [threading.Thread(target=each, args=((1, 1, 1), "float", 3)) for each in launchers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    launchers[0]((1, 1, 1), "float", 3)
+    assert (len(kernel.compiled), len(kernel.launched), kernel.loaded_at_once) == (4, 5, 1)
 
 
 def test_products_and_sums_are_fused_unless_told_otherwise(kernel):

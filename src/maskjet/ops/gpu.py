@@ -25,6 +25,10 @@ capturing = threading.Lock()
 streams of the context, which ends captures with cudaErrorStreamCaptureInvalidated, and may hang. PyTorch captures one
 graph at a time anyway."""
 
+_loading = threading.Lock()
+"""Held while Triton loads compiled code. In 3.6 a kernel is launched by a Python module made for it, and all of these
+have one name: of two threads that load theirs at once, one may get the other's."""
+
 _ahead = threading.local()
 """Its `jobs` are the compilations that `compiling_ahead` has collected in this thread."""
 
@@ -161,6 +165,7 @@ class Launcher:
         self._kernel, self._options = kernel, {"enable_fp_fusion": True, **options}
         self._is_interpreted = not isinstance(kernel, triton.JITFunction)
         self._compiled: dict[Hashable, Any] = {}
+        self._loaded: dict[Hashable, Any] = {}
 
     def __call__(self, grid: tuple[int, int, int], types: Hashable, *args: Any, **constants: Any) -> None:
         """Launch on the current device and stream.
@@ -183,8 +188,15 @@ class Launcher:
             if key not in self._compiled:
                 jobs.setdefault((self, key), partial(self._compile, key, grid, args, constants))
             return
+        loaded = self._loaded.get(key) or self._load(key, grid, args, constants)
+        loaded[grid](*args, *constants.values())
+
+    def _load(self, key: Hashable, grid: tuple[int, int, int], args: tuple[Any, ...], constants: Any) -> Any:
         compiled = self._compiled.get(key) or self._compile(key, grid, args, constants)
-        compiled[grid](*args, *constants.values())
+        with _loading:
+            compiled.run  # noqa: B018 (it loads the code)
+        self._loaded[key] = compiled
+        return compiled
 
     def _compile(self, key: Hashable, grid: tuple[int, int, int], args: tuple[Any, ...], constants: Any) -> Any:
         compiled = self._kernel.warmup(*args, grid=grid, **constants, **self._options)
