@@ -33,11 +33,9 @@ class VideoPart:
     """Number of frames, shown or bad; None for all up to the end."""
     entry: Entry | None
     """Where decoding begins, its index is `first`; None if all frames before the part are decoded, too."""
-    video_stream: int | None = None
-    """Number of the stream that is read, of a video that has several; None for FFmpeg's choice."""
 
 
-def cut_video(name: str, *, seconds: float = 10.0, video_stream: int | None = None) -> list[VideoPart]:
+def cut_video(name: str, *, seconds: float = 10.0) -> list[VideoPart]:
     """Cut a video into parts that begin at key frames, of which only two are decoded.
 
     The parts joined are the whole video: `open_part` gives the frames that `open_source` gives.
@@ -45,27 +43,26 @@ def cut_video(name: str, *, seconds: float = 10.0, video_stream: int | None = No
     Args:
         name: Path of the video.
         seconds: Least length of a part, above 0, but for the last one; it ends at the next key frame.
-        video_stream: Which of several video streams is cut, as in `open_source`.
 
     Returns:
         The parts in order; the last one goes to the end. At most 16 if reading begins at the beginning of the file for
         each, as seeking finds no packets in its format. One part, if the index of no key frame is certain.
 
     Raises:
-        SourceError: The video can't be opened, or has no such stream.
+        SourceError: The video can't be opened.
     """
-    entries = find_entries(name, seconds, most_counted=_MOST_COUNTED, video_stream=video_stream)
-    if not any(_holds(name, entry, video_stream) for entry in (*entries[:1], *entries[-1:])):
+    entries = find_entries(name, seconds, most_counted=_MOST_COUNTED)
+    if not any(_holds(name, entry) for entry in (*entries[:1], *entries[-1:])):
         entries = []
     firsts = [0, *(entry.index for entry in entries)]
     counts = [*(after - before for before, after in pairwise(firsts)), None]
-    return [VideoPart(*part, video_stream) for part in zip(firsts, counts, [None, *entries], strict=True)]
+    return list(map(VideoPart, firsts, counts, [None, *entries]))
 
 
-def _holds(name: str, entry: Entry, video_stream: int | None) -> bool:
+def _holds(name: str, entry: Entry) -> bool:
     """Whether decoding can begin at an entry; it can't in streams whose pictures are refreshed bit by bit."""
     try:
-        _PartSource(name, VideoPart(entry.index, 1, entry, video_stream)).close()
+        _PartSource(name, VideoPart(entry.index, 1, entry)).close()
     except CannotEnterError:
         return False
     return True
@@ -95,8 +92,8 @@ def open_part(name: str, part: VideoPart, *, every: int = 1, decoding: Decoding 
     is_placed = part.entry is None or (part.entry.index == part.first and part.entry.packets >= 0)
     if part.first < 0 or (part.count is not None and part.count < 1) or not is_placed:
         raise InputError(f"part must be one of cut_video's, got {part!r}.")
-    if part == VideoPart(0, None, None, part.video_stream):
-        return open_source(name, every=every, decoder=decoding, video_stream=part.video_stream)
+    if part == VideoPart(0, None, None):
+        return open_source(name, every=every, decoder=decoding)
     if part.count is not None and _first_wanted(part, every) >= part.first + part.count:
         return None
     return _PartSource(name, part, every=every, decoding=decoding)
@@ -119,7 +116,7 @@ class _PartSource(VideoSource):
         self._part, self._entry, self._every = part, part.entry, every
         self._stop = math.inf if part.count is None else part.first + part.count
         self._last_pts = -math.inf
-        super().__init__(name, Selection(start=part.first, video_stream=part.video_stream), decoding)
+        super().__init__(name, Selection(start=part.first), decoding)
 
     def _open_at_start(self) -> Frame | None:
         return self._open()

@@ -95,7 +95,7 @@ def _is_early(index: int, seconds: float, selection: Selection) -> bool:
     return seconds <= selection.start_s if selection.start_s is not None else index <= selection.start
 
 
-def find_entries(name: str, seconds: float, *, most_counted: int, video_stream: int | None = None) -> list[Entry]:
+def find_entries(name: str, seconds: float, *, most_counted: int) -> list[Entry]:
     """Entries at least so many seconds apart, and behind the beginning, in order.
 
     At most `most_counted`, where each is reached by counting from the beginning.
@@ -104,7 +104,7 @@ def find_entries(name: str, seconds: float, *, most_counted: int, video_stream: 
         SourceError: The video can't be opened.
     """
     entries: list[Entry] = []
-    with _open_index(name, video_stream) as (index, stream):
+    with _open_index(name) as (index, stream):
         if index is None or not index.keys or not stream.time_base:
             return []
         length = seconds / float(stream.time_base)
@@ -125,7 +125,7 @@ def find_entries(name: str, seconds: float, *, most_counted: int, video_stream: 
 
 @contextmanager
 def _open_index(
-    name: str, number: int | None, selection: Selection | None = None
+    name: str, number: int | None = None, selection: Selection | None = None
 ) -> Iterator[tuple[_ReadIndex | _ListedIndex | None, av.VideoStream]]:
     """The index of a video, up to a selection's start if one is given; None if packets may be no frames."""
     with open_container(name, number=number) as container, translate_ffmpeg_errors(name):
