@@ -100,7 +100,7 @@ def run(path: Path | None, size: str, tile: int, streets: int) -> StreetsReport:
     draws = np.sort(np.random.default_rng(0).integers(0, streets, (_RESAMPLES, streets)), axis=1)
     bounds = np.quantile([tiled(draw) - untiled(draw) for draw in draws], (0.025, 0.975), axis=0)
     values = np.array([untiled(np.arange(streets)), tiled(np.arange(streets)), *bounds])
-    scores = list(map(Score, METRICS, *np.where(np.isnan(values), None, values.astype(object)).tolist()))
+    scores = list(map(Score, METRICS, *([None if np.isnan(v) else float(v) for v in row] for row in values)))
     report = StreetsReport(describe_machine(), measurements=scores, size_hw=size_hw, tile=tile, streets=streets)
     report.write(path)
     return report
