@@ -8,7 +8,6 @@ Intervals are those of a paired bootstrap over streets.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from functools import cache
@@ -101,8 +100,7 @@ def run(path: Path | None, size: str, tile: int, streets: int) -> StreetsReport:
     draws = np.sort(np.random.default_rng(0).integers(0, streets, (_RESAMPLES, streets)), axis=1)
     bounds = np.quantile([tiled(draw) - untiled(draw) for draw in draws], (0.025, 0.975), axis=0)
     values = np.array([untiled(np.arange(streets)), tiled(np.arange(streets)), *bounds])
-    known = [[None if math.isnan(value) else value for value in row] for row in values.tolist()]
-    scores = list(map(Score, METRICS, *known))
+    scores = list(map(Score, METRICS, *([None if np.isnan(v) else float(v) for v in row] for row in values)))
     report = StreetsReport(describe_machine(), measurements=scores, size_hw=size_hw, tile=tile, streets=streets)
     report.write(path)
     return report

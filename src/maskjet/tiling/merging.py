@@ -111,9 +111,9 @@ def merge_tiles(
     xyxy, confidence, class_id = xyxy[order], confidence[order], class_id[order]
     boxes, tile, areas = boxes[order], tile[order], masks.areas[order]
 
-    pairs = _compare(strips, spans, boxes, class_id, tile, places)
-    pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
     is_cut, is_judged = _find_cut(boxes, tile, places, size_hw)
+    pairs = _compare(strips, spans, boxes, class_id, tile, places, is_cut)
+    pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
     groups = _group(pairs, areas, is_cut, is_judged, tile, class_id, AGREES)
     waits = _find_waiting(boxes[:, 3] >= top, pairs, areas)
     heads = np.flatnonzero((groups == np.arange(len(groups))) & ~waits)[:most]
@@ -204,13 +204,21 @@ def _count_within(strips: NDArray[np.int32], dx: int, dy: int, window: Ints) -> 
     return int(count)
 
 
-@compiled("int64[:, ::1](int32[:, ::1], int64[:, ::1], int64[:, ::1], int32[::1], int64[::1], int64[:, ::1])")
+@compiled(
+    "int64[:, ::1](int32[:, ::1], int64[:, ::1], int64[:, ::1], int32[::1], int64[::1], int64[:, ::1], boolean[::1])"
+)
 def _compare(
-    strips: NDArray[np.int32], spans: Ints, boxes: Ints, class_id: NDArray[np.int32], tile: Ints, tiles: Ints
+    strips: NDArray[np.int32],
+    spans: Ints,
+    boxes: Ints,
+    class_id: NDArray[np.int32],
+    tile: Ints,
+    tiles: Ints,
+    is_cut: NDArray[np.bool_],
 ) -> Ints:
     """Compare the pieces `strips[spans[i, 0] : spans[i, 1]]` of tiles that overlap or touch.
 
-    Pieces of different classes are compared only if the more confident one is the full image's.
+    Of different classes only a piece of the full image and a less confident, whole one are compared.
 
     Returns:
         int64 [k, 5]: two pieces, in order, the pixels that they share, and each one's in the rectangle of both tiles.
@@ -224,7 +232,7 @@ def _compare(
                 break
             if boxes[i, 1] > boxes[j, 3] or boxes[j, 1] > boxes[i, 3]:
                 continue
-            if class_id[i] != class_id[j] and sides[tile[i]] <= sides[tile[j]]:
+            if class_id[i] != class_id[j] and (is_cut[j] or sides[tile[i]] <= sides[tile[j]]):
                 continue  # the full image is the only larger tile
             if tile[i] == tile[j] or not _find_common(tiles[tile[i]], tiles[tile[j]], move, window):
                 continue
