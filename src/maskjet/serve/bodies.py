@@ -88,15 +88,15 @@ def _split_form(boundary: bytes, body: bytes, most: int) -> list[EncodedImage]:
         name = (given or str(len(parts)).encode()).decode(errors="replace")
         parts.append(EncodedImage(data or b"", f"part {name!r}", name))
 
-    parser = FormParser(
-        "multipart/form-data",
-        lambda field: add(field.field_name, field.value),
-        lambda file: add(file.file_name or file.field_name, cast(BytesIO, file.file_object).getvalue()),
-        lambda: ends.append(True),
-        boundary,
-        config={"MAX_MEMORY_FILE_SIZE": len(body)},  # nothing goes to the disk
-    )
     try:
+        parser = FormParser(
+            "multipart/form-data",
+            lambda field: add(field.field_name, field.value),
+            lambda file: add(file.file_name or file.field_name, cast(BytesIO, file.file_object).getvalue()),
+            lambda: ends.append(True),
+            boundary,
+            config={"MAX_MEMORY_FILE_SIZE": len(body)},  # nothing goes to the disk
+        )
         parser.write(body)
         parser.finalize()
     except FormParserError as error:
