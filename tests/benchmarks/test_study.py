@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -78,7 +79,7 @@ def test_another_programs_pipeline_is_dumped(tmp_path):
 
     def build(weights, spec, device, threshold):
         made.append((set(weights) == set(network.state_dict()), spec.name, device.type, threshold))
-        return lambda image: detections(size_hw=image.shape[:2])
+        return SimpleNamespace(detect=lambda image: detections(size_hw=image.shape[:2]))
 
     peer = PeerVariant("one", EngineConfig(device="cpu"), program="theirs", build=build)
     found = write_dump(tmp_path / "one.npz", peer, network, STREETS)

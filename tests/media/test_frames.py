@@ -235,13 +235,11 @@ class TestVideos:
             assert (len(frames), source.length, source.bad_frames) == (len(expected), len(expected), [])
             for frame, other in zip(frames, expected, strict=True):
                 np.testing.assert_array_equal(frame.image, other.image)
-        for number in (None, 1 - default):
-            parts = cut_video(path, seconds=0.5, video_stream=number)
-            assert len(parts) > 1
-            whole = read(paths[default if number is None else number])[1]
-            frames = [frame for part in parts for frame in open_part(path, part)]
-            for frame, other in zip(frames, whole, strict=True):
-                np.testing.assert_array_equal(frame.image, other.image)
+        parts = cut_video(path, seconds=0.5)
+        assert len(parts) > 1
+        frames = [frame for part in parts for frame in open_part(path, part)]
+        for frame, other in zip(frames, read(paths[default])[1], strict=True):
+            np.testing.assert_array_equal(frame.image, other.image)
         with pytest.raises(SourceError, match=r"video_stream must be one of 'several\..*', which are 0, 1, got 2"):
             open_source(path, video_stream=2)
 
