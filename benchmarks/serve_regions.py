@@ -135,7 +135,7 @@ def _ask(
     tensor = triton.InferInput("image", list(frames[0].shape), "UINT8")
     with (
         triton.InferenceServerClient(f"127.0.0.1:{port}") as client,
-        _writing(client, tensor, way, number, frames) as write,
+        writing_frames(client, tensor, way, number, frames) as write,
     ):
         times: list[float] = []
         writing: list[float] = []
@@ -157,7 +157,7 @@ def _ask(
 
 
 @contextmanager
-def _writing(
+def writing_frames(
     client: Any, tensor: Any, way: str, number: int, frames: list[Any]
 ) -> Iterator[Callable[[np.ndarray[Any, Any]], object]]:
     """A function that puts a frame where the service reads it."""

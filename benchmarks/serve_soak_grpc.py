@@ -6,18 +6,21 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.shared_memory import SharedMemory
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.peers.loading import load_module
+from benchmarks.serve_regions import writing_frames
 from maskjet.media.images import read_image
 
 DIFFERENT = "another answer to the same frame"
-_REGION = "soak"
+_GOOD = {"message": "message", "region": "system"}  # where each kind of good client writes its frames
 _ANSWER_S = 60.0
 _PAUSE_S = 0.05  # of a bad client between its requests
 
@@ -26,56 +29,47 @@ def run_grpc(name: str, port: int, files: Sequence[str], seconds: float, result:
     """Ask for some seconds, in threads; puts the number of answers by status, of each kind of clients."""
     grpc: Any = load_module("tritonclient.grpc", "tritonclient[grpc]")
     frames, end = [read_image(Path(file)) for file in files], time.perf_counter() + seconds
-    counts: dict[str, Counter[str]] = {kind: Counter() for kind in ("message", "region", *_BAD)}
-    memory = SharedMemory(create=True, size=max(frame.nbytes for frame in frames))
-    works: list[tuple[str, Callable[[Any], str]]] = [
-        ("message", _asking(grpc, name, frames)),
-        ("region", _asking(grpc, name, frames, memory)),
-        *((kind, lambda client, ask=ask: ask(grpc, client, name, port)) for kind, ask in _BAD.items()),
-    ]
+    counts: dict[str, Counter[str]] = {kind: Counter() for kind in (*_GOOD, *_BAD)}
 
-    def work(kind: str, ask: Callable[[Any], str]) -> None:
-        with grpc.InferenceServerClient(f"127.0.0.1:{port}") as client:
+    def work(kind: str) -> None:
+        with grpc.InferenceServerClient(f"127.0.0.1:{port}") as client, ExitStack() as stack:
+            if kind in _GOOD:
+                ask = stack.enter_context(_asking(grpc, client, name, frames, _GOOD[kind]))
+            else:
+                ask = partial(_BAD[kind], grpc, client, name, port)
             while time.perf_counter() < end:
                 try:
-                    counts[kind][ask(client)] += 1
+                    counts[kind][ask()] += 1
                 except grpc.InferenceServerException as error:
                     counts[kind][str(error.status())] += 1
                 if kind in _BAD:
                     time.sleep(_PAUSE_S)
 
-    threads = [threading.Thread(target=work, args=each) for each in works]
+    threads = [threading.Thread(target=work, args=(kind,)) for kind in counts]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    memory.unlink()
     result.put({kind: dict(each) for kind, each in counts.items()})
 
 
+@contextmanager
 def _asking(
-    grpc: Any, name: str, frames: Sequence[np.ndarray[Any, Any]], memory: SharedMemory | None = None
-) -> Callable[[Any], str]:
-    """A good client, which asks for one frame after the other and compares answers to the same one."""
+    grpc: Any, client: Any, name: str, frames: list[np.ndarray[Any, Any]], way: str
+) -> Iterator[Callable[[], str]]:
+    """A good client, which asks for frames of one size in turn, and compares answers to the same one."""
     seen: dict[int, bytes] = {}
-    turn = 0
+    turns = cycle(enumerate(frames))
+    tensor = grpc.InferInput("image", list(frames[0].shape), "UINT8")
 
-    def ask(client: Any) -> str:
-        nonlocal turn
-        number, turn = turn % len(frames), turn + 1
-        frame = frames[number]
-        tensor = grpc.InferInput("image", list(frame.shape), "UINT8")
-        if memory is None:
-            tensor.set_data_from_numpy(frame)
-        else:
-            if turn == 1:
-                client.register_system_shared_memory(_REGION, memory.name, memory.size)
-            np.ndarray(frame.shape, np.uint8, memory.buf)[:] = frame
-            tensor.set_shared_memory(_REGION, frame.nbytes)
+    def ask() -> str:
+        number, frame = next(turns)
+        write(frame)
         answer = b"".join(client.infer(name, [tensor], client_timeout=_ANSWER_S).get_response().raw_output_contents)
         return "OK" if seen.setdefault(number, answer) == answer else DIFFERENT
 
-    return ask
+    with writing_frames(client, tensor, way, 0, frames) as write:
+        yield ask
 
 
 def _ask_for(grpc: Any, client: Any, name: str, shape: Sequence[int], *, region: str | None = None) -> str:

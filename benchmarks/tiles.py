@@ -43,7 +43,12 @@ _TILE, _OVERLAP, _BATCH, _THREADS = 640, 0.2, 8, 2
 _INPUT_HW, _MOST = (240, 240), 100  # the demo model's
 _SHOWN = ("ap", "ap_small", "ap_medium", "ap_large")
 _INSTANCES = 300  # merged alone
-_LOWERED, _FIRST_SEED = 0.1, 7_000_000  # below it sahi takes NMS whatever is asked for; seeds that trained nothing
+LOWERED = 0.1
+"""Confidence that scored detections exceed; below it sahi takes NMS whatever is asked for."""
+FIRST_SEED = 7_000_000
+"""Seed of the first street; the demo model was trained on streets of other seeds."""
+CATEGORY_IDS: Mapping[int, int] = {number: number + 1 for number in range(len(CATEGORIES))}
+"""The category of each class in the streets' truth."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +208,7 @@ def _wrap_for_sahi(find: Find) -> Any:
             if outline  # it takes none of fewer than three points
         ]
 
-    return Wrapped(confidence_threshold=_LOWERED)
+    return Wrapped(confidence_threshold=LOWERED)
 
 
 def _read_sahi(things: Sequence[Any], size_hw: tuple[int, int]) -> Detections:
@@ -267,10 +272,10 @@ def run(
     images: list[Image] = []
     with load("demo", device=device) as model, process.garbage_frozen():
         for number in range(scored):
-            scene = traffic.sample(_FIRST_SEED + number, size_hw=size_hw)
+            scene = traffic.sample(FIRST_SEED + number, size_hw=size_hw)
             truth += annotate(scene, number, len(truth) + 1)
             images += [scene.image] if number < frames else []
-            kept = _Kept(model, _LOWERED)
+            kept = _Kept(model, LOWERED)
             for name, way in ways.items():
                 found[name].append(way(scene.image, kept)())
         scores = _score(found, truth, size_hw)
@@ -280,7 +285,7 @@ def run(
         times = _time(model, ways, images)
         alone = _time_merging(model, ways, images[0])
     costs = [TilesCost(name, *[*scores[name], *times[name], *alone[name]]) for name in ways]
-    sizes: dict[str, Any] = {"size_hw": size_hw, "scored": scored, "frames": frames, "threshold": _LOWERED}
+    sizes: dict[str, Any] = {"size_hw": size_hw, "scored": scored, "frames": frames, "threshold": LOWERED}
     report = TilesReport(machine=describe_machine(), measurements=costs, notes=notes, **sizes)
     report.write(path)
     return report
@@ -298,13 +303,12 @@ def _score(
     count, (height, width) = len(next(iter(found.values()))), size_hw
     listed = [{"id": number, "height": height, "width": width, "file_name": ""} for number in range(count)]
     data = {"images": listed, "categories": CATEGORIES, "annotations": truth}
-    category_ids = {number: number + 1 for number in range(len(CATEGORIES))}
     results: dict[str, list[Any]] = {name: [] for name in found}
     for kind in ("segm", "bbox"):
         entries: dict[str, list[Any]] = {name: [] for name in found}
         for name, every in found.items():
             for number, each in enumerate(every):
-                entries[name] += each.to_coco(number, category_ids, kind=kind)
+                entries[name] += each.to_coco(number, CATEGORY_IDS, kind=kind)
         for score in evaluate(data, entries).measurements:
             results[score.variant].append(score.metrics)
     return results

@@ -19,6 +19,7 @@ import typer
 from numpy.typing import NDArray
 
 from benchmarks.command import ReportOption, start
+from benchmarks.tiles import CATEGORY_IDS, FIRST_SEED, LOWERED
 from maskjet import load, measured, traffic
 from maskjet.cli.options import parse_size, print_result
 from maskjet.detections import Detections
@@ -28,8 +29,7 @@ from maskjet.tables import shown
 from maskjet.tracking.strips import Ints
 from maskjet.traffic.dataset import CATEGORIES, annotate
 
-_CATEGORY_IDS = {number: number + 1 for number in range(len(CATEGORIES))}
-_THRESHOLD, _FIRST_SEED, _RESAMPLES = 0.1, 7_000_000, 1000  # as in `benchmarks.tiles`
+_RESAMPLES = 1000
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _make_score(found: Sequence[Detections], truths: Sequence[list[Any]]) -> Cal
         image = {"id": image_id, "height": found[number].image_size[0], "width": found[number].image_size[1]}
         truth = [{**entry, "image_id": image_id} for entry in truths[number]]
         made = load_library().StreamingEval(CATEGORIES, "segm")
-        made.update([image], truth, found[number].to_coco(image_id, _CATEGORY_IDS, kind="segm"))
+        made.update([image], truth, found[number].to_coco(image_id, CATEGORY_IDS, kind="segm"))
         return made
 
     def score(draw: Ints) -> NDArray[np.float64]:
@@ -93,9 +93,9 @@ def run(path: Path | None, size: str, tile: int, streets: int) -> StreetsReport:
     size_hw, truths, found = parse_size(size), [], []
     with load("demo", device="cpu") as model:
         for number in range(streets):
-            scene = traffic.sample(_FIRST_SEED + number, size_hw=size_hw)
+            scene = traffic.sample(FIRST_SEED + number, size_hw=size_hw)
             truths.append(list(annotate(scene, number, 1)))
-            found.append([model.predict(scene.image, threshold=_THRESHOLD, tile=each) for each in (None, tile)])
+            found.append([model.predict(scene.image, threshold=LOWERED, tile=each) for each in (None, tile)])
     untiled, tiled = (_make_score(each, truths) for each in zip(*found, strict=True))
     draws = np.sort(np.random.default_rng(0).integers(0, streets, (_RESAMPLES, streets)), axis=1)
     bounds = np.quantile([tiled(draw) - untiled(draw) for draw in draws], (0.025, 0.975), axis=0)

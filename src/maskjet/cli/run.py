@@ -6,7 +6,7 @@ import math
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -32,9 +32,6 @@ from maskjet.config import EngineConfig
 from maskjet.errors import InputError, OutputError
 from maskjet.label_options import LabelOptions
 from maskjet.tiling.layout import Tiling
-
-if TYPE_CHECKING:
-    pass
 
 _EXIT_STRICT, _EXIT_FAILED = 1, 3
 _FRAMES_PANEL = "Which frames are read"
