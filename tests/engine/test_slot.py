@@ -16,6 +16,7 @@ from maskjet.config import EngineConfig
 from maskjet.errors import InputError, UnsupportedError
 from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR
+from maskjet.spec import SPECS
 from tests.networks.test_network import TINY, tiny_network
 from tests.threads import run_at_once
 
@@ -351,6 +352,23 @@ def test_a_compiled_network_sees_the_same():
         np.testing.assert_allclose(actual.xyxy, expected.xyxy, atol=0.3)
         assert (actual.masks() ^ expected.masks()).mean() < 1e-3
     assert compiled.report().network.startswith("compiled: batches of 1 in ")
+
+
+def test_a_graph_stays_right_when_pytorch_frees_the_workspaces_of_products():
+    """As it does before it captures graphs of its own: a graph must not write into what others got of that memory."""
+    network = RFDETR(SPECS["rf-detr-seg-nano"]).eval()  # whose products are large enough to need one
+    graph = model(network, runtime="torch")
+    expected = [graph.predict(image(176, 312)) for _ in range(3)][-1]
+    assert "1 launch" in str(graph.report())
+    (slot,) = graph._engine._idle
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()
+    with torch.cuda.stream(slot._stream):
+        reserved, others = torch.cuda.memory_reserved(), []
+        while torch.cuda.memory_reserved() == reserved:  # all that is free
+            others.append(torch.zeros(2**20, dtype=torch.uint8, device="cuda"))
+    assert_same(graph.predict(image(176, 312)), expected)
+    assert not any(other.any() for other in others)
 
 
 def test_half_precision_does_not_overflow_in_the_norms():

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -174,7 +174,7 @@ class FrameGraph:
         """
         self._runs += 1
         if self._graph is None and 2 <= self._runs < 2 + _CAPTURES:
-            self._run()  # the capturing thread needs its own cuBLAS handles beforehand
+            self._run_beside()  # the capturing thread needs its own cuBLAS handles beforehand
             torch.cuda.current_stream().synchronize()
             try:
                 self._graph = self._capture(take_pool())
@@ -183,7 +183,7 @@ class FrameGraph:
                     self._why_not_captured = first_line(error.__context__ or error)
                     self._fallbacks["engine: steps that can't be captured"] += 1
         if self._graph is None:
-            self._run()
+            self._run_beside()
         else:
             self._graph.replay()
 
@@ -198,6 +198,19 @@ class FrameGraph:
         graph.instantiate()
         return graph
 
+    def _run_beside(self) -> None:
+        """Run the steps uncaptured, on a stream where nothing is captured.
+
+        cuBLAS keeps a workspace per stream from the first product on. So a capture takes one from the graph's pool; any
+        other PyTorch may free before it captures graphs of its own, as for torch.compile(mode="reduce-overhead").
+        """
+        current = torch.cuda.current_stream()
+        beside = _stream_beside(current.device)
+        beside.wait_stream(current)
+        with beside:
+            self._run()
+        current.wait_stream(beside)
+
     def _run(self) -> None:
         self.work.frames.upload()
         self.work.run(self._input)
@@ -209,6 +222,11 @@ class FrameGraph:
         if self._graph is None:
             return "step by step so far; captured with the second batch"
         return f"1 launch per batch: {count_nodes(self._graph)}"
+
+
+@cache
+def _stream_beside(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def count_nodes(graph: torch.cuda.CUDAGraph) -> str:
