@@ -36,7 +36,7 @@ from maskjet.media.images import read_image
 from maskjet.model import read_network
 from maskjet.spec import SPECS
 
-NAMES = ("maskjet serve", "FastAPI + predict", "LitServe + rfdetr")
+NAMES = ("maskjet serve", "FastAPI + predict", "LitServe + rfdetr", "Ray Serve + maskjet")
 """Servers that are compared."""
 FLOOR = "floor"
 """Name of the server that does nothing."""
@@ -167,10 +167,12 @@ def _start(
     """Start the servers that can run here, one after the other; returns the reasons why others are left out."""
     device = [*engine[: engine.index("--device") + 2]]
     ours = "benchmarks.serve_servers"
+    workers = ["--workers", str(max(1, len(os.sched_getaffinity(0)) // 4))]  # as many as `maskjet serve` has processes
     makers: dict[str, Callable[[], Any]] = {
         NAMES[0]: lambda: serving(model, engine),
         NAMES[1]: lambda: started(NAMES[1], [ours, "fastapi", *model, *engine], path="/predict", ready="/docs"),
-        NAMES[2]: lambda: _litserve(ours, model, device),
+        NAMES[2]: lambda: _litserve([ours, "litserve", *model, *device, *workers], model),
+        NAMES[3]: lambda: _rayserve([ours, "rayserve", *model, *engine, *workers]),
         FLOOR: lambda: started(FLOOR, [ours, "floor"], path="/", ready="/"),
     }
     for count in served_by:
@@ -187,11 +189,16 @@ def _start(
     return servers, notes
 
 
-def _litserve(module: str, model: Sequence[str], device: Sequence[str]) -> Any:
+def _litserve(command: Sequence[str], model: Sequence[str]) -> Any:
     load_module("litserve", "litserve==0.2.19")
     weights = model[model.index("--weights") + 1] if "--weights" in model else None
     check_spec(read_network(model[1], weights).spec)
-    return started(NAMES[2], [module, "litserve", *model, *device], path="/predict", ready="/health", is_form=True)
+    return started(NAMES[2], command, path="/predict", ready="/health", is_form=True)
+
+
+def _rayserve(command: Sequence[str]) -> Any:
+    load_module("ray.serve", "maskjet[ray]")
+    return started(NAMES[3], command, path="/v1/predict", ready="/health/ready")
 
 
 def _to_ceiling(size_hw: tuple[int, int], found: Mapping[str, Any]) -> Ceiling:

@@ -145,6 +145,38 @@ def test_memory_of_frames_is_used_again_without_page_faults():
     assert kept < plain / 5
 
 
+HEAPS = """
+import ctypes, sys, threading
+from maskjet import process
+
+if sys.argv[1] == "shared":
+    process.share_heaps()
+libc, met = ctypes.CDLL(None), threading.Barrier(13)
+
+def take():
+    libc.malloc(10_000)
+    met.wait()  # ended threads leave their heaps to others
+
+threads = [threading.Thread(target=take) for _ in range(12)]
+for thread in threads:
+    thread.start()
+met.wait()
+libc.fopen.restype = ctypes.c_void_p
+libc.malloc_info(0, ctypes.c_void_p(libc.fopen(b"/dev/stdout", b"w")))
+libc.fflush(None)
+"""
+
+
+@pytest.mark.skipif("glibc" not in platform.libc_ver(), reason="of glibc")
+def test_threads_of_a_service_share_heaps():
+    given = {**os.environ, "PYTHONPATH": str(Path(process.__file__).parents[1])}
+    shared, plain = (
+        subprocess.check_output([sys.executable, "-c", HEAPS, which], env=given).count(b"<heap ")
+        for which in ("shared", "plain")
+    )
+    assert shared <= 2 < plain
+
+
 class Knot:
     """Refers to itself, so that only the collector can free it."""
 
