@@ -207,7 +207,7 @@ class FrameGraph:
         current = torch.cuda.current_stream()
         beside = _stream_beside(current.device)
         beside.wait_stream(current)
-        with beside:
+        with torch.cuda.stream(beside):  # the stream itself, as a context, is for one thread
             self._run()
         current.wait_stream(beside)
 
