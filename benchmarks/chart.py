@@ -135,6 +135,6 @@ def _style(axes: Any) -> None:
 def _save(figure: Any, what: str, machine: Mapping[str, Any], path: Path) -> None:
     """Write a figure, with a title that names its content, the machine and the versions."""
     where = machine["gpu"]["name"] if machine["gpu"] else machine["cpu"]
-    title = f"{what}, {where}, torch {machine['versions']['torch']}, commit {machine['commit']}"
+    title = f"{what}, {where}, torch {machine['versions']['torch']}, {machine['measured_at'][:10]}"
     figure.suptitle(title, fontsize=11)
     figure.savefig(path, dpi=120)

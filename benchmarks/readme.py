@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,62 +18,86 @@ from benchmarks.chart import draw_videos
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 RESULTS = Path(__file__).resolve().parent / "results"
-_FILES = ("video_h200.json", "video_1080p_h200.json")
-_SIZES = ((176, 312), (720, 1280), (1080, 1920))
+_NAMES = ("video", "sizes", "pictures_files", "network")
 _PEERS = ("rfdetr", "rfdetr_fp16", "rfdetr_inductor", "inference_models", "inference_models_fp16")
-_ROWS: Mapping[str, str] = {
-    "maskjet, one frame at a time": "fused",
-    "maskjet, four frames in flight": "depth 4",
-    "maskjet, 16 videos side by side": "16 sources",
-}
-"""Names of contenders of `benchmarks.video`, by their label in README."""
+_HEAD = (
+    "Per second, on one NVIDIA H200 with 16 cores",
+    "maskjet",
+    "the best other, to RLE",
+    "the best other, dense masks",
+    "limit",
+)
+_Row = tuple[float, float, float, float | None]  # ours, the best other to RLE and to dense masks, the limit
 _MARKS = re.compile(r"(<!-- speed: .*? -->\n).*?(<!-- end of speed -->)", re.DOTALL)
 
 
-def speed_table(measurements: Iterable[Mapping[str, Any]]) -> str:
-    """Make a Markdown table of frames per second from memory, by frame size: the best other project's, then ours."""
-    fps: dict[tuple[str, tuple[int, int]], float] = {
-        (m["name"], (m["size_hw"][0], m["size_hw"][1])): m["memory_fps"] for m in measurements
+def speed_table(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """Make a Markdown table of what users have: ours, the best other project, and the hardware's limit where known.
+
+    Args:
+        results: Reports by name: of `benchmarks.video`, `sizes`, `pictures` and `network`.
+    """
+    video, sizes, files, networks = (results[name]["measurements"] for name in _NAMES)
+    batches = {each["batch"]: each["batch"] / each["ms"] * 1000 for each in networks if each["runtime"] == "fused"}
+
+    def in_video(hw: tuple[int, int], rung: str, field: str, limit: float | None = None) -> _Row:
+        def rate(name: str) -> Any:
+            return next((m[field] for m in video if m["name"] == name and tuple(m["size_hw"]) == hw), None)
+
+        return rate(rung), _best(rate, ""), _best(rate, ", masks"), limit
+
+    def in_sizes(way: str) -> Any:
+        return next(m["images_per_s"]["many sizes"] for m in sizes if m["way"] == way)
+
+    def in_files(way: str) -> Any:
+        return next(m["fps"] for m in files if m["way"] == f"1080p: {way}")
+
+    rows: dict[str, _Row] = {
+        "frames of 1280 × 720 in memory, one at a time": in_video((720, 1280), "fused", "memory_fps", batches[1]),
+        "the same, four in flight": in_video((720, 1280), "depth 4", "memory_fps"),
+        "frames of 312 × 176, 16 videos side by side": in_video((176, 312), "16 sources", "memory_fps", batches[16]),
+        "images of 200 sizes, four in flight": (
+            in_sizes("stream, depth 4"),
+            in_sizes("rfdetr_inductor, RLE"),
+            in_sizes("rfdetr_inductor, masks"),
+            None,
+        ),
+        "frames of a 1080p file": in_video((1080, 1920), "depth 4", "fps"),
+        "frames of a 1080p file to annotated MP4": (
+            in_files("annotated MP4"),
+            in_files("MP4 by supervision, compact masks"),
+            in_files("MP4 by supervision, dense masks"),
+            in_files("decoding and x264 alone"),
+        ),
     }
-    best = _best(fps, "")
-    slow = "" if ("rfdetr_inductor", _SIZES[0]) in fps else ", without inductor"
-    header = ["Frames per second", *(f"{width} × {height}" for height, width in _SIZES)]
-    rows = [[f"best of rfdetr and inference-models{slow}", *(f"{best[size]:,.0f}" for size in _SIZES)]]
-    if dense := _best(fps, ", masks"):
-        rows.append(["the same, dense masks instead of RLE", *(f"{dense[size]:,.0f}" for size in _SIZES)])
-    for words, name in _ROWS.items():
-        rows.append([words, *(_beside(fps[name, size], best[size]) for size in _SIZES)])
-    lines = [header, ["---"] * len(header), *rows]
+    lines = [_HEAD, ["---"] * len(_HEAD), *([words, *_cells(*numbers)] for words, numbers in rows.items())]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _best(fps: Mapping[tuple[str, tuple[int, int]], float], output: str) -> dict[tuple[int, int], float]:
-    """The highest rate of a peer by size; empty if not all sizes have one."""
-    found = {
-        size: [fps[f"{peer}{output}", size] for peer in _PEERS if (f"{peer}{output}", size) in fps] for size in _SIZES
-    }
-    return {size: max(rates) for size, rates in found.items()} if all(found.values()) else {}
+def _best(rate: Callable[[str], float | None], output: str) -> float:
+    """The highest rate of a peer whose output is RLE, "", or dense, ", masks"."""
+    return max(found for peer in _PEERS if (found := rate(f"{peer}{output}")) is not None)
 
 
-def _beside(fps: float, peer: float) -> str:
-    return f"**{fps:,.0f}** ({fps / peer:.0f}×)"
+def _cells(ours: float, encoded: float, dense: float, limit: float | None) -> list[str]:
+    others = [f"{other:,.0f} ({ours / other:.0f}×)" for other in (encoded, dense)]
+    return [f"**{ours:,.0f}**", *others, "" if limit is None else f"{limit:,.0f}"]
 
 
-def render(text: str, measurements: Iterable[Mapping[str, Any]]) -> str:
+def render(text: str, results: Mapping[str, Mapping[str, Any]]) -> str:
     """Replace the table in README's text."""
-    table = speed_table(measurements)
+    table = speed_table(results)
     found, count = _MARKS.subn(lambda marks: f"{marks[1]}{table}{marks[2]}", text)
     assert count == 1, "README.md must have one table between its speed marks."
     return found
 
 
-def read_results() -> dict[str, Any]:
-    """Read the first report of `benchmarks.video`, with the measurements of all."""
-    reports: list[dict[str, Any]] = [json.loads((RESULTS / name).read_text()) for name in _FILES]
-    return reports[0] | {"measurements": [each for report in reports for each in report["measurements"]]}
+def read_results() -> dict[str, dict[str, Any]]:
+    """Read the committed reports by name."""
+    return {name: json.loads((RESULTS / f"{name}_h200.json").read_text()) for name in _NAMES}
 
 
 if __name__ == "__main__":
     found = read_results()
-    README.write_text(render(README.read_text(), found["measurements"]))
-    draw_videos(found, RESULTS / "video_h200.png")
+    README.write_text(render(README.read_text(), found))
+    draw_videos(found["video"], RESULTS / "video_h200.png")
