@@ -62,7 +62,7 @@ def speed_table(results: Mapping[str, Mapping[str, Any]]) -> str:
             in_sizes("rfdetr_inductor, masks"),
             None,
         ),
-        "frames of a 1080p file": in_video((1080, 1920), "depth 4", "fps"),
+        "frames of a 1080p file, decoded by the CPU": in_video((1080, 1920), "depth 4", "fps"),
         "frames of a 1080p file to annotated MP4": (
             in_files("annotated MP4"),
             in_files("MP4 by supervision, compact masks"),

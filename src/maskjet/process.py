@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -35,8 +35,7 @@ _LEVELS = (
     ("avx512bw", "AVX512_CORE"),
 )
 _SPINS = "10000"
-_KEPT_BYTES = {-3: 32 << 20, -1: 64 << 20}  # M_MMAP_THRESHOLD at its most, M_TRIM_THRESHOLD
-_HEAPS = {-8: 2}  # M_ARENA_MAX
+_KEPT_BYTES = {-3: 32 << 20, -1: 64 << 20}  # of malloc.h: M_MMAP_THRESHOLD at its most, M_TRIM_THRESHOLD
 _PYTHONS_TURN_S, _TURN_S = 0.005, 0.0002  # after which a thread that runs lets another one run
 _notes: list[str] = []
 _PATIENCE_S = 5.0  # for a parallel loop that takes a millisecond
@@ -127,24 +126,20 @@ def keep_freed_memory() -> None:
     glibc may give frames and activations back to the system as they are freed, depending on the order of calls. Then
     each frame has up to 10,000 page faults, a sixth of its time on a CPU. A service's memory grew with it.
     """
-    _set_malloc(_KEPT_BYTES)
-
-
-def share_heaps() -> None:
-    """Let threads share two heaps, for services, which run for days.
-
-    glibc makes up to eight per core, and a thread does not use what is free in another's: a service of two cores grew
-    by 100 MiB within minutes, on more cores there are more to fill (`benchmarks/serve.md`).
-    """
-    _set_malloc(_HEAPS)
-
-
-def _set_malloc(options: Mapping[int, int]) -> None:
-    """Set glibc's options by their numbers in malloc.h, unless the environment sets some."""
     if not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         with suppress(OSError, AttributeError):  # no glibc
-            for option, value in options.items():
-                ctypes.CDLL(None).mallopt(option, value)
+            for parameter, size in _KEPT_BYTES.items():
+                ctypes.CDLL(None).mallopt(parameter, size)
+
+
+def return_freed_memory() -> None:
+    """Give the system what lies free between pieces in use, for services, which run for days; takes milliseconds.
+
+    glibc has up to eight heaps per core, and gives memory back at their ends only. A service of two cores whose threads
+    were all kept busy had 100 MiB of such gaps after half a minute and 160 after seven (`benchmarks/serve.md`).
+    """
+    with suppress(OSError, AttributeError):  # no glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _note_fork() -> None:

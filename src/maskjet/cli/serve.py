@@ -155,7 +155,6 @@ def _serve_alone(chosen: dict[str, str], weights: Path | None, config: EngineCon
     from maskjet import process
     from maskjet.serve import create_app, server
 
-    process.share_heaps()
     with ExitStack() as stack:
         listener = stack.enter_context(server.listen(settings))
         models = {name: stack.enter_context(load_model(what, weights, config)) for name, what in chosen.items()}

@@ -89,7 +89,6 @@ class Replica:
 def _make_app(chosen: ReplicaConfig) -> FastAPI:
     """Load the models in a replica and make their application, whose `state.resources` closes them."""
     process.suit_program()
-    process.share_heaps()
     from maskjet.model import load
     from maskjet.serve import create_app
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from maskjet import process
 from maskjet.errors import MaskjetError, first_line, suggest
 from maskjet.serve import problems
 from maskjet.serve.dispatcher import PERMITS, Dispatcher
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from maskjet.serve.siblings import Siblings
 
 _END_S = 5.0  # for the threads of a model, and for those that decode
+_FREED_S = 60.0  # between returns of freed memory
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -168,11 +170,16 @@ class Service:
         self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
         for dispatcher in self.dispatchers.values():
             dispatcher.start()
-        self._watching = asyncio.ensure_future(self._watch_loop())
+        self._watching = asyncio.ensure_future(self._keep_house())
 
-    async def _watch_loop(self) -> None:
+    async def _keep_house(self) -> None:
         await self.warmed_up()  # compiling holds the interpreter
-        await self.metrics.watch_loop()
+        await asyncio.gather(self.metrics.watch_loop(), self._return_memory())
+
+    async def _return_memory(self) -> None:
+        while True:
+            await asyncio.sleep(_FREED_S)
+            await asyncio.to_thread(process.return_freed_memory)
 
     async def warmed_up(self) -> None:
         """Wait until each model has answered frames, or has failed to."""

@@ -92,7 +92,6 @@ def main() -> None:
     if os.getppid() != config.supervisor:
         sys.exit(_FAILED)
     process.suit_program()
-    process.share_heaps()
     with server.logging_on_stderr("maskjet", origin=f"process {config.number} on {config.device}: "):
         try:
             _serve(config)
