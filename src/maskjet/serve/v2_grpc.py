@@ -88,6 +88,7 @@ def _options(service: Service) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", int(service.siblings is not None)),
         ("grpc.max_receive_message_length", settings.body_bytes),
         ("grpc.max_send_message_length", -1),
+        ("grpc.http2.bdp_probe", 0),  # which widens windows under load, and with them what waits unread
         ("grpc.max_concurrent_streams", settings.queue),
         ("grpc.max_allowed_incoming_connections", settings.connections),
         ("grpc.max_connection_age_ms", _AGE_MS),
