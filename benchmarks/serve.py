@@ -30,6 +30,7 @@ from benchmarks.serve_report import Ceiling, ServeCost, ServeReport, agree, sum_
 from maskjet import measured, traffic
 from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_result, progress, with_config
 from maskjet.config import EngineConfig
+from maskjet.devices import choose
 from maskjet.errors import MaskjetError, first_line
 from maskjet.machine import describe_machine
 from maskjet.media.images import read_image
@@ -105,7 +106,7 @@ def run(
             for size_hw in sizes_hw
         }
         names = [name for name in NAMES if name in (only or NAMES)]
-        servers, notes = _start(stack, names, model_arguments, engine, served_by)
+        servers, notes = _start(stack, names, model_arguments, config, served_by)
         bench = _Bench(servers, seconds, runs, processes, on_progress)
         costs: list[ServeCost] = []
         result = ServeReport(
@@ -162,12 +163,12 @@ def serving(model: Sequence[str], engine: Sequence[str], *more: str, name: str =
 
 
 def _start(
-    stack: ExitStack, names: Sequence[str], model: Sequence[str], engine: Sequence[str], served_by: Sequence[int]
+    stack: ExitStack, names: Sequence[str], model: Sequence[str], config: EngineConfig, served_by: Sequence[int]
 ) -> tuple[list[Server], list[str]]:
     """Start the servers that can run here, one after the other; returns the reasons why others are left out."""
-    device = [*engine[: engine.index("--device") + 2]]
+    engine, device = engine_arguments(config), ["--device", config.device]
     ours = "benchmarks.serve_servers"
-    workers = ["--workers", str(max(1, len(os.sched_getaffinity(0)) // 4))]  # as many as `maskjet serve` has processes
+    workers = ["--workers", str(len(choose(config.device, config, None)))]  # as many as `maskjet serve` has processes
     makers: dict[str, Callable[[], Any]] = {
         NAMES[0]: lambda: serving(model, engine),
         NAMES[1]: lambda: started(NAMES[1], [ours, "fastapi", *model, *engine], path="/predict", ready="/docs"),

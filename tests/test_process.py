@@ -98,6 +98,7 @@ def test_programs_choose_how_threads_wait(given, turn_s, expected, expected_turn
         sys.setswitchinterval(before)
 
 
+WITH_MASKJET = {**os.environ, "PYTHONPATH": str(Path(process.__file__).parents[1])}
 CHILDREN = """
 import multiprocessing, subprocess, sys
 from maskjet import process
@@ -117,8 +118,11 @@ def test_child_processes_import_nothing_from_the_current_folder(tmp_path):
     script.write_text(CHILDREN)
     for name in ("importlib", "json", "pickle", "runpy", "maskjet"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('planted')")
-    given = {**os.environ, "PYTHONPATH": str(Path(process.__file__).parents[1])}
-    subprocess.run([sys.executable, script], cwd=tmp_path, env=given, check=True)
+    subprocess.run([sys.executable, script], cwd=tmp_path, env=WITH_MASKJET, check=True)
+
+
+def printed_by(program, *arguments):
+    return subprocess.check_output([sys.executable, "-c", program, *arguments], env=WITH_MASKJET)
 
 
 FRAMES = """
@@ -138,10 +142,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.skipif("glibc" not in platform.libc_ver(), reason="of glibc")
 def test_memory_of_frames_is_used_again_without_page_faults():
-    given = {**os.environ, "PYTHONPATH": str(Path(process.__file__).parents[1])}
-    kept, plain = (
-        int(subprocess.check_output([sys.executable, "-c", FRAMES, which], env=given)) for which in ("kept", "plain")
-    )
+    kept, plain = (int(printed_by(FRAMES, which)) for which in ("kept", "plain"))
     assert kept < plain / 5
 
 
@@ -168,8 +169,7 @@ print(before - held_bytes())
 
 @pytest.mark.skipif("glibc" not in platform.libc_ver(), reason="of glibc")
 def test_memory_that_lies_free_between_pieces_in_use_is_returned():
-    given = {**os.environ, "PYTHONPATH": str(Path(process.__file__).parents[1])}
-    assert int(subprocess.check_output([sys.executable, "-c", GAPS], env=given)) > 20_000_000
+    assert int(printed_by(GAPS)) > 20_000_000
 
 
 class Knot:

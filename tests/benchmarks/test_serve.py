@@ -84,11 +84,14 @@ def files(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_bad_clients_hold_neither_the_loop_nor_the_good_ones(monkeypatch):
     monkeypatch.setattr(serve_soak, "_SIZES_HW", ((64, 96), (96, 128)))
-    found = serve_soak.soak(8, clients=2)
-    assert found.longest_block_s < 6 * serve_soak.MOST_BLOCK_S  # other tests run beside it
+    for _ in range(3):  # a client that holds the loop does so in each, other tests beside it do not
+        found = serve_soak.soak(8, clients=2)
+        if found.longest_block_s < serve_soak.MOST_BLOCK_S:
+            break
+    assert found.longest_block_s < serve_soak.MOST_BLOCK_S
     assert (found.unanswered, found.failures) == (0, 0)
     assert found.statuses.keys() == {"200"}
     assert all(sum(counts.values()) for counts in found.bad.values())

@@ -205,7 +205,7 @@ class FrameGraph:
         other PyTorch may free before it captures graphs of its own, as for torch.compile(mode="reduce-overhead").
         """
         current = torch.cuda.current_stream()
-        beside = _stream_beside(current.device)
+        beside = _uncaptured_stream(current.device)
         beside.wait_stream(current)
         with torch.cuda.stream(beside):  # the stream itself, as a context, is for one thread
             self._run()
@@ -225,7 +225,7 @@ class FrameGraph:
 
 
 @cache
-def _stream_beside(device: torch.device) -> torch.cuda.Stream:
+def _uncaptured_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
