@@ -18,7 +18,7 @@ from benchmarks.chart import draw_videos
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 RESULTS = Path(__file__).resolve().parent / "results"
-_NAMES = ("video", "sizes", "pictures_files", "network")
+_NAMES = ("video", "sizes", "pictures_files", "network", "serve")
 _PEERS = ("rfdetr", "rfdetr_fp16", "rfdetr_inductor", "inference_models", "inference_models_fp16")
 _HEAD = (
     "Per second, on one NVIDIA H200 with 16 cores",
@@ -27,7 +27,8 @@ _HEAD = (
     "the best other, dense masks",
     "limit",
 )
-_Row = tuple[float, float, float, float | None]  # ours, the best other to RLE and to dense masks, the limit
+_CLIENTS = 32  # of the service
+_Row = tuple[float, float, float | None, float | None]  # ours, the best other to RLE and to dense masks, the limit
 _MARKS = re.compile(r"(<!-- speed: .*? -->\n).*?(<!-- end of speed -->)", re.DOTALL)
 
 
@@ -35,9 +36,9 @@ def speed_table(results: Mapping[str, Mapping[str, Any]]) -> str:
     """Make a Markdown table of what users have: ours, the best other project, and the hardware's limit where known.
 
     Args:
-        results: Reports by name: of `benchmarks.video`, `sizes`, `pictures` and `network`.
+        results: Reports by name: of `benchmarks.video`, `sizes`, `pictures`, `network` and `serve`.
     """
-    video, sizes, files, networks = (results[name]["measurements"] for name in _NAMES)
+    video, sizes, files, networks, serving = (results[name]["measurements"] for name in _NAMES)
     batches = {each["batch"]: each["batch"] / each["ms"] * 1000 for each in networks if each["runtime"] == "fused"}
 
     def in_video(hw: tuple[int, int], rung: str, field: str, limit: float | None = None) -> _Row:
@@ -51,6 +52,10 @@ def speed_table(results: Mapping[str, Mapping[str, Any]]) -> str:
 
     def in_files(way: str) -> Any:
         return next(m["fps"] for m in files if m["way"] == f"1080p: {way}")
+
+    def in_serving(server: str) -> Any:
+        chosen = (m for m in serving if m["server"] == server and m["size_hw"] == [720, 1280])
+        return next(m["per_second"] for m in chosen if m["clients"] == _CLIENTS)
 
     rows: dict[str, _Row] = {
         "frames of 1280 × 720 in memory, one at a time": in_video((720, 1280), "fused", "memory_fps", batches[1]),
@@ -69,6 +74,12 @@ def speed_table(results: Mapping[str, Mapping[str, Any]]) -> str:
             in_files("MP4 by supervision, dense masks"),
             in_files("decoding and x264 alone"),
         ),
+        f"JPEGs of 1280 × 720 by HTTP, {_CLIENTS} clients": (
+            in_serving("maskjet serve"),
+            in_serving("LitServe + rfdetr"),
+            None,
+            None,
+        ),
     }
     lines = [_HEAD, ["---"] * len(_HEAD), *([words, *_cells(*numbers)] for words, numbers in rows.items())]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
@@ -79,8 +90,8 @@ def _best(rate: Callable[[str], float | None], output: str) -> float:
     return max(found for peer in _PEERS if (found := rate(f"{peer}{output}")) is not None)
 
 
-def _cells(ours: float, encoded: float, dense: float, limit: float | None) -> list[str]:
-    others = [f"{other:,.0f} ({ours / other:.0f}×)" for other in (encoded, dense)]
+def _cells(ours: float, encoded: float, dense: float | None, limit: float | None) -> list[str]:
+    others = ["" if other is None else f"{other:,.0f} ({ours / other:.0f}×)" for other in (encoded, dense)]
     return [f"**{ours:,.0f}**", *others, "" if limit is None else f"{limit:,.0f}"]
 
 
@@ -93,8 +104,14 @@ def render(text: str, results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def read_results() -> dict[str, dict[str, Any]]:
-    """Read the committed reports by name."""
-    return {name: json.loads((RESULTS / f"{name}_h200.json").read_text()) for name in _NAMES}
+    """Read the committed reports by name, those of videos as one."""
+
+    def read(name: str) -> dict[str, Any]:
+        return dict(json.loads((RESULTS / f"{name}_h200.json").read_text()))
+
+    videos = [read(f"video_{size}") for size in ("312", "720p", "1080p")]  # a piece of benchmarks.all each
+    video = {**videos[0], "measurements": [each for report in videos for each in report["measurements"]]}
+    return {"video": video, **{name: read(name) for name in _NAMES[1:]}}
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 A rung is the engine in one configuration. All contenders run in one process and take turns on the same video; their
 detections are compared before anything is timed. A slow contender's runs end after a few seconds and count as they are.
 
-    python -m benchmarks.video --size 720p --out benchmarks/results/video_h200.json
+    python -m benchmarks.video --size 720p --out benchmarks/results/video_720p_h200.json
 """
 
 from __future__ import annotations
