@@ -73,10 +73,14 @@ class Run:
         return unopened.open(**self.opening, decoder=self.decoding())
 
     def check_outputs(self, outs: Sequence[str], sources: Sequence[Source | UnopenedSource]) -> Outputs | None:
-        """Check outputs of sources; None if there are none."""
+        """Check outputs of sources, and begin what takes seconds; None if there are none."""
         from maskjet.media.sinks import check_outputs
 
-        return check_outputs(outs, sources, style=self.style, **self.writing) if outs else None
+        if not outs:
+            return None
+        outputs = check_outputs(outs, sources, style=self.style, **self.writing)
+        outputs.prepare()
+        return outputs
 
     def open_model(self, stack: ExitStack) -> Model:
         """Load the model, which the stack closes, and check that it knows the classes to draw."""

@@ -10,25 +10,22 @@ import json
 import logging
 import math
 import os
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from typing import Any
 
+from maskjet import children
 from maskjet.devices import SEGMENTS_PER_GPU, Place
 from maskjet.errors import DeviceError
 from maskjet.jobs.segments import Segment
 from maskjet.jobs.work import TRIES, Outcome, parse_answer
 
 _GLANCE_S = 0.1  # polling interval of the plan while no worker answers
-_PATIENCE_S = 5.0  # until a process that should end is killed
 _MOST_DEATHS = TRIES + 2  # of a worker in a row, without a finished segment, after which the job ends
 _log = logging.getLogger("maskjet")
 
@@ -125,7 +122,7 @@ class LocalWorkers:
         """Start a worker in place of one that has died, and let others have its segments; yields those given up."""
         deaths = dead.deaths + 1
         if deaths >= _MOST_DEATHS:
-            raise DeviceError(f"{dead.place} died {deaths} times without a result, at last with {why}.", index=0)
+            raise DeviceError(f"{dead.place} died {deaths} times without a result, at last: {why}.", index=0)
         _log.warning("%s died (%s), and is started again.", dead.place, why)
         at = self._workers.index(dead)
         self._workers[at] = self._start(dead.place)
@@ -153,23 +150,14 @@ class LocalWorkers:
                 message = json.loads(each.handle.recv_bytes())
             except (EOFError, OSError):
                 code = _end(each)
-                yield from self._replace(each, f"signal {-code}" if code < 0 else f"exit code {code}")
+                yield from self._replace(each, children.tell(code))
             else:
                 yield self._take(each, message["part"], message["answer"])
 
     def _start(self, place: Place) -> StartedWorker:
         """Start a worker."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "maskjet.jobs.worker", str(theirs.fileno())],
-                env={**os.environ, **place.variables, **(ONE_THREAD if place.device == "cpu" else {})},
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # stdout is for results
-                start_new_session=True,  # Ctrl-C is the driver's to handle
-            )
-        connection = Connection(ours.detach())
+        variables = {**place.variables, **(ONE_THREAD if place.device == "cpu" else {})}
+        process, connection = children.start("maskjet.jobs.worker", variables=variables)
         orders = {**self._orders, "device": place.own_device, "streams": self._streams}
         with suppress(OSError):  # as in `_send`
             connection.send_bytes(json.dumps(orders).encode())
@@ -194,8 +182,4 @@ def choose_streams(places: Sequence[Place]) -> int:
 def _end(each: StartedWorker) -> int:
     """Close the connection to a process, wait until it ends, and return its exit code."""
     each.handle.close()
-    try:
-        return int(each.process.wait(_PATIENCE_S))
-    except subprocess.TimeoutExpired:
-        each.process.kill()
-        return int(each.process.wait())
+    return children.end(each.process)

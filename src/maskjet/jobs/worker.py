@@ -1,10 +1,9 @@
-"""Worker processes: `python -m maskjet.jobs.worker DESCRIPTOR`, started by `LocalWorkers`, and the actor of Ray."""
+"""Worker processes, started by `LocalWorkers`, and the actor of Ray."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -66,7 +65,3 @@ class Actor:
     def answer(self, part: str, segment: Mapping[str, Any], *, is_again: bool) -> dict[str, Any]:
         """Process a segment, given in JSON types; as `Worker.answer`."""
         return self._worker.answer(part, Segment.from_dict(segment), is_again=is_again)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

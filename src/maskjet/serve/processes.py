@@ -10,7 +10,6 @@ import logging
 import math
 import os
 import secrets
-import signal
 import socket
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
-from maskjet import errors, process
+from maskjet import children, errors, process
 from maskjet.config import EngineConfig
 from maskjet.devices import Place
 from maskjet.errors import MaskjetError, UnsupportedError, explain
@@ -111,9 +110,7 @@ class _Worker:
         """How it ended, for messages."""
         if (failure := self.failure()) is not None:
             return f"failed: {failure[1]}"
-        code = self.process.returncode
-        names = {each.value: each.name for each in signal.Signals}
-        return f"ended with exit code {code}" if code >= 0 else f"was ended by {names.get(-code, f'signal {-code}')}"
+        return children.tell(self.process.returncode)
 
 
 class _Supervisor:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -21,9 +21,10 @@ from maskjet.media.containers import shown_name
 from maskjet.media.folders import is_image_path, is_video_path
 from maskjet.media.frames import Source, UnopenedSource
 from maskjet.media.selection import EVERYTHING, Selection
-from maskjet.media.sinks import annotation_tools, crops, events, labels, pictures, video
+from maskjet.media.sinks import annotation_tools, crops, drawing_process, events, labels, pictures, video
 from maskjet.media.sinks.annotation_tools import LabelMeFiles, LabelStudioTasks
 from maskjet.media.sinks.coco import CocoJson
+from maskjet.media.sinks.drawing_process import VideoProcess
 from maskjet.media.sinks.encoders import DEFAULT_QUALITY, Encoder, Encoding, share_cores
 from maskjet.media.sinks.folder import SUFFIXES, FileId, PictureNames, id_of, is_picture, unique_stems
 from maskjet.media.sinks.labels import YoloLabels
@@ -98,6 +99,10 @@ class Outputs:
             return self.content.label_options.yolo_images != "none"
         return kind_of(out) in ("labels", "crops")
 
+    def prepare(self) -> None:
+        """Begin what takes seconds, for the outputs of the first source; `open` and `open_in_turn` do the rest."""
+        drawing_process.prepare([kind_of(out) for out in (*self.shared, *self.owned[0])].count("video"))
+
     def open(self) -> SinksBySource:
         """Open a sink for every path, for sources that are open and read side by side."""
         sinks = iter(self._open_each(self.pairs(), set()))
@@ -125,18 +130,20 @@ class Outputs:
         `taken` are the paths of the pictures and labels so far, none of which is taken again.
         """
         pairs = list(pairs)
-        threads = share_cores(sum(kind_of(out) == "video" for out, _ in pairs))
+        videos = sum(kind_of(out) == "video" for out, _ in pairs)
+        video_class = VideoProcess if drawing_process.prepare(videos) else AnnotatedVideo
+        make_video = partial(video_class, threads=share_cores(videos))
         with ExitStack() as undo:
             sinks: list[Sink] = []
             for out, source in pairs:
-                sinks.append(self._open_one(out, source, threads, taken))
+                sinks.append(self._open_one(out, source, make_video, taken))
                 if kind_of(out) not in _DRAWN:
                     sinks[-1].mask_pixels = self.content.mask_pixels
                 undo.callback(sinks[-1].abandon)
             undo.pop_all()
         return sinks
 
-    def _open_one(self, out: str, source: AnySource, threads: int, taken: set[Path]) -> Sink:
+    def _open_one(self, out: str, source: AnySource, make_video: Callable[..., Sink], taken: set[Path]) -> Sink:
         kind, style = kind_of(out), self.content.style
         own: dict[str, Any] = {"taken": taken, "sources": self._files, "root": source.root}
         if kind == "images":
@@ -147,9 +154,7 @@ class Outputs:
         if kind == "video":
             opened = source if isinstance(source, Source) else None
             encoding, with_audio = self.content.encoding, self.content.with_audio
-            return AnnotatedVideo(
-                out, source=opened, with_audio=with_audio, style=style, encoding=encoding, threads=threads
-            )
+            return make_video(out, source=opened, with_audio=with_audio, style=style, encoding=encoding)
         if kind == "tracks":
             return MotText(out)
         if kind == "events":
