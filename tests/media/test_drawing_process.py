@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from maskjet.drawing import DrawStyle, Redaction
-from maskjet.errors import InputError, OutputError
+from maskjet.errors import DeviceError, InputError, OutputError
 from maskjet.media.frames import open_source
 from maskjet.media.sinks import AnnotatedVideo, drawing_process, open_sinks
 from maskjet.media.sinks.drawing_process import VideoProcess
@@ -32,7 +32,11 @@ def _ending():
 
 
 def make(kind, out, items, *, source=None, style=_STYLE):
-    with kind(str(out), source=source, style=style, threads=2) as sink:
+    return fill(kind(str(out), source=source, style=style, threads=2), items)
+
+
+def fill(sink, items):
+    with sink:
         for index, frame in enumerate(items):
             sink.write(frame, some_detections(index % 4, size=frame.size_hw))
     return sink
@@ -51,7 +55,10 @@ def test_a_process_makes_the_same_video(style):
     assert Path("AnnotatedVideo.mp4").read_bytes() == Path("VideoProcess.mp4").read_bytes()
 
 
-def test_its_video_has_the_sources_sound_and_colours(clips):
+def test_its_video_has_the_sources_sound_and_colours(clips, caplog):
+    with open_source(clips("b3.mp4")) as source:
+        make(VideoProcess, "out.webm", source, source=source)
+    assert "audio of 'out.webm' is left out: webm takes no" in caplog.text
     for kind in (AnnotatedVideo, VideoProcess):
         with open_source(clips("b3.mp4")) as source:
             make(kind, f"{kind.__name__}.mkv", source, source=source)
@@ -96,6 +103,19 @@ def test_its_errors_are_those_of_a_video():
     assert len(images("next.mp4")) == 3
 
 
+def test_a_frame_that_can_not_be_had_ends_its_video():
+    class Lost:
+        size_hw = (48, 64)
+
+        def to_rgb(self, _):
+            raise RuntimeError("The device is gone.")
+
+    given = [replace(frame, pixels=Lost()) if frame.index == 12 else frame for frame in frames(20)]
+    with pytest.raises(DeviceError, match=r"frame 12 of 'clip\.mp4'"):
+        make(VideoProcess, "out.mp4", given)
+    assert len(images("out.partial.mp4")) == 12
+
+
 def test_a_process_that_is_killed_ends_its_video_with_an_error_and_no_other():
     def killing():
         for frame in frames(30):
@@ -104,9 +124,8 @@ def test_a_process_that_is_killed_ends_its_video_with_an_error_and_no_other():
             yield frame
 
     sink = VideoProcess("out.mp4", source=None, style=_STYLE)
-    with pytest.raises(OutputError, match=r"'out\.mp4' is not whole: its process was ended by SIGKILL"), sink:
-        for frame in killing():
-            sink.write(frame, some_detections(1, size=frame.size_hw))
+    with pytest.raises(OutputError, match=r"'out\.mp4' is not whole: its process was ended by SIGKILL"):
+        fill(sink, killing())
     assert names() == ["out.partial.mp4"]
     make(VideoProcess, "next.mp4", frames(3))
     assert len(images("next.mp4")) == 3

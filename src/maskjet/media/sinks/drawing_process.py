@@ -7,6 +7,7 @@ It makes one video at a time, and stays for the next one.
 from __future__ import annotations
 
 import atexit
+import logging
 import math
 import mmap
 import os
@@ -15,8 +16,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from logging import LogRecord
+from logging.handlers import QueueHandler
 from multiprocessing.connection import Connection
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +32,7 @@ from maskjet import children, limits, process
 from maskjet.detections import Detections
 from maskjet.drawing import Redaction, Style
 from maskjet.errors import OutputError
+from maskjet.files import naming
 from maskjet.media.frames import Frame, Source
 from maskjet.media.sinks.drawing_threads import DrawingThreads
 from maskjet.media.sinks.sink import Sink
@@ -37,6 +42,7 @@ _LEAST_CORES = 8  # with fewer, decoding and encoding take all of them
 _THREADS = 4  # that bring frames into the memory
 _SLOTS = _THREADS + 2  # frames in it
 _NO_PIXELS = np.empty((0, 0, 3), np.uint8)
+_log = logging.getLogger("maskjet")
 _idle: list[_Drawer] = []
 _changing = threading.Lock()
 
@@ -96,9 +102,10 @@ class VideoProcess(Sink):
         """The work on a frame; see `DrawingThreads`."""
         shape = (*frame.size_hw, 3)
         self._await(1 + self._frames + 1 - _SLOTS)  # opening, and the frames before the last ones
-        offset = self._drawer.memory.reserve(self._frames, math.prod(shape))
+        with naming(self._path):
+            offset = self._drawer.memory.reserve(self._frames, math.prod(shape))
+            pixels = self._drawer.memory.view(offset, shape)
         self._frames += 1
-        pixels = self._drawer.memory.view(offset, shape)
         colours = None if self._source is None else self._source.picture_format
         yield
         frame.copy_to(pixels)
@@ -148,13 +155,15 @@ class VideoProcess(Sink):
         """Wait until so many requests are answered; raises the error that is one's answer."""
         while self._answered < answers:
             try:
-                self.paths, error = self._drawer.connection.recv()
+                self.paths, error, records = self._drawer.connection.recv()
             except (EOFError, OSError):
                 self._end_of_process = self._end_of_process or children.tell(children.end(self._drawer.process))
                 raise OutputError(
                     f"out must be written, {self._path!r} is not whole: its process {self._end_of_process}."
                 ) from None
             self._answered += 1
+            for record in records:
+                _log.handle(record)
             if error is not None:
                 raise error
 
@@ -178,8 +187,9 @@ class _Memory:
     def reserve(self, number: int, count: int) -> int:
         """The place of a frame of so many bytes, where that of _SLOTS frames before may have been."""
         if count > self._frame_bytes:
-            self._begin, self._frame_bytes = os.fstat(self.descriptor).st_size, count
-            os.ftruncate(self.descriptor, self._begin + _SLOTS * count)
+            begin = os.fstat(self.descriptor).st_size
+            os.ftruncate(self.descriptor, begin + _SLOTS * count)
+            self._begin, self._frame_bytes = begin, count
         return self._begin + number % _SLOTS * self._frame_bytes
 
     def view(self, offset: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
@@ -208,9 +218,9 @@ def main(descriptor: int, memory: int) -> None:
     """Make the videos that another process asks for over an inherited socket, until that closes it."""
     process.suit_program()
     process.keep_freed_memory()
-    process.print_warnings()
     limits.read_environment()
-    asking, frames = Connection(descriptor), _Memory(memory)
+    asking, frames, records = Connection(descriptor), _Memory(memory), SimpleQueue[LogRecord]()
+    _log.addHandler(QueueHandler(records))
     sink: AnnotatedVideo | None = None
     source: Any = None
     with suppress(EOFError, OSError):
@@ -234,7 +244,8 @@ def main(descriptor: int, memory: int) -> None:
                     getattr(sink, name)()
             except Exception as failed:
                 error = _portable(failed)
-            asking.send((() if sink is None else sink.paths, error))
+            logged = [records.get() for _ in range(records.qsize())]
+            asking.send((() if sink is None else sink.paths, error, logged))
     if sink is not None:
         sink.abandon()
 
