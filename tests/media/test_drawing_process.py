@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import av
 import pytest
@@ -170,5 +171,9 @@ def test_many_cores_beside_a_gpu_draw_in_processes(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
     assert [are_processes(videos) for videos in (1, 2, 5)] == [True, True, False]
     assert len(drawing_process._idle) == 2
+    drawing_process.end_idle()
+    with monkeypatch.context() as failing:
+        failing.setattr(drawing_process.children, "start", Mock(side_effect=BlockingIOError))
+        assert not are_processes(1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert not are_processes(1)

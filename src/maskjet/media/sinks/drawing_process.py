@@ -48,16 +48,17 @@ _changing = threading.Lock()
 
 
 def prepare(videos: int) -> bool:
-    """Start processes for videos that will be made side by side, if that is faster; returns whether it is.
+    """Start processes for videos that will be made side by side, if that is possible and faster; returns whether it is.
 
     A process takes seconds until it takes frames.
     """
     cores = len(os.sched_getaffinity(0))
-    is_faster = cores >= _LEAST_CORES and videos <= cores // 2 and torch.cuda.is_available()
-    if is_faster:
-        with _changing:
-            _idle.extend(_Drawer() for _ in range(videos - len(_idle)))
-    return is_faster
+    if cores < _LEAST_CORES or videos > cores // 2 or not torch.cuda.is_available():
+        return False
+    with suppress(OSError), _changing:
+        _idle.extend(_Drawer() for _ in range(videos - len(_idle)))
+        return True
+    return False
 
 
 @atexit.register
@@ -85,7 +86,7 @@ class VideoProcess(Sink):
         self._threads = DrawingThreads(_THREADS)
         self._frames = self._sent = self._answered = 0
         self._end_of_process: str | None = None
-        with _changing:
+        with naming(path), _changing:
             self._drawer = _idle.pop() if _idle else _Drawer()
         self._send("open", Path.cwd(), path, {**others, "source": _described(source), "style": style})
         try:
@@ -101,7 +102,7 @@ class VideoProcess(Sink):
     def _write(self, frame: Frame, detections: Detections) -> Iterator[None]:
         """The work on a frame; see `DrawingThreads`."""
         shape = (*frame.size_hw, 3)
-        self._await(1 + self._frames + 1 - _SLOTS)  # opening, and the frames before the last ones
+        self._await(1 + self._frames - (_SLOTS - 1))  # the opening's, and those of all but the last frames
         with naming(self._path):
             offset = self._drawer.memory.reserve(self._frames, math.prod(shape))
             pixels = self._drawer.memory.view(offset, shape)
@@ -208,10 +209,11 @@ class _Drawer:
         self.process, self.connection = children.start(__name__, self.memory.descriptor)
 
     def end(self) -> None:
-        """End it."""
+        """End it at once; it makes no video."""
+        self.process.kill()
+        self.process.wait()
         self.connection.close()
         os.close(self.memory.descriptor)
-        children.end(self.process)
 
 
 def main(descriptor: int, memory: int) -> None:
