@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mimetypes
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from starlette.staticfiles import StaticFiles
@@ -41,16 +40,7 @@ HEADERS = {
 """Headers of all pages."""
 
 
-class _Files(StaticFiles):
-    """Files of the page, with its headers."""
-
-    def file_response(self, *args: Any, **kwargs: Any) -> Response:
-        response = super().file_response(*args, **kwargs)
-        response.headers.update(HEADERS)
-        return response
-
-
-_files = _Files(packages=[("maskjet.serve", "page")], follow_symlink=True)
+_files = StaticFiles(packages=[("maskjet.serve", "page")], follow_symlink=True)
 
 
 @router.api_route("/", methods=["GET", "HEAD"])
@@ -60,4 +50,6 @@ async def get_file(request: Request) -> Response:
 
     Its links are relative, so a proxy may mount it below a prefix that ends in a slash.
     """
-    return await _files.get_response(request.path_params.get("name", "index.html"), request.scope)
+    response = await _files.get_response(request.path_params.get("name", "index.html"), request.scope)
+    response.headers.update(HEADERS)
+    return response
