@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib.resources import files
 
 import jinja2
 from fastapi import APIRouter, Request
@@ -13,8 +12,7 @@ from starlette.responses import HTMLResponse
 from maskjet.serve.page import HEADERS
 
 router = APIRouter()
-_loader = jinja2.FunctionLoader(lambda name: (files("maskjet.serve") / name).read_text())
-_environment = jinja2.Environment(autoescape=True, trim_blocks=True, loader=_loader)
+_environment = jinja2.Environment(autoescape=True, trim_blocks=True, loader=jinja2.PackageLoader("maskjet.serve", ""))
 
 
 @router.get("/docs", include_in_schema=False)
