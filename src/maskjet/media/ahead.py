@@ -83,11 +83,7 @@ class _Workers:
             self.held += nbytes
 
 
-@cache
-def _workers() -> _Workers:
-    return _Workers()
-
-
+_workers = cache(_Workers)
 os.register_at_fork(after_in_child=_workers.cache_clear)  # a fork has none of the threads
 
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,6 +33,7 @@ _HARMLESS = re.compile(r"[\w.-]*=\d{1,3}|")  # part of a URL's query
 _PROTOCOLS = "http,https,httpproxy,tls,tcp,udp,rtp,srtp,rtsp,rtmp,rtmps,rtmpt,rtmpe,srt,ftp,mmsh,mmst,crypto,data"
 _NAMING_OTHERS = {"concat", "dash", "hls", "image2", "imf", "lavfi", "mlv", "sdp", "vobsub", "webm_dash_manifest"}
 """Formats whose files name other files, or are read together with sibling files."""
+_FORMATS = ",".join(sorted(av.formats_available - _NAMING_OTHERS))  # all others that FFmpeg reads
 
 # Titles may be in any encoding; PyAV 19 reads such titles by itself and has no such argument.
 _METADATA: Any = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
@@ -148,7 +148,7 @@ def open_container(
         SourceError: It can't be opened, has no such stream or none that FFmpeg decodes, or its frames are too large.
     """
     is_device, shown = is_camera(name), shown_name(name)
-    options = {"max_pixels": str(limits.image_pixels), "format_whitelist": _formats()}
+    options = {"max_pixels": str(limits.image_pixels), "format_whitelist": _FORMATS}
     if not is_device:
         options["protocol_whitelist"] = _PROTOCOLS if is_stream(name) else "file"
     if name.startswith("rtsp:"):
@@ -187,12 +187,6 @@ def live_packets(container: av.container.InputContainer, stream: av.VideoStream)
             came = time.monotonic()
         elif time.monotonic() - came > READ_TIMEOUT_S:
             raise av.error.ExitError(0, "the video is silent")  # as where FFmpeg itself notices it
-
-
-@cache
-def _formats() -> str:
-    """All formats that FFmpeg reads, except `_NAMING_OTHERS`."""
-    return ",".join(sorted(av.formats_available - _NAMING_OTHERS))
 
 
 def video_of(container: av.container.InputContainer, number: int | None = None) -> av.VideoStream:

@@ -25,7 +25,7 @@ from maskjet.media.folders import is_image_path, is_video_path, list_folder, mat
 from maskjet.media.images import Image, read_file, to_pixels
 from maskjet.media.live import open_stream
 from maskjet.media.pillow_images import open_with_pillow
-from maskjet.media.selection import BeyondEndError
+from maskjet.media.selection import EVERYTHING, BeyondEndError
 from maskjet.media.source import DEFAULT_OPENING, Frame, Opening, Source, UnopenedSource, check_opening
 from maskjet.media.videos import VideoSource
 
@@ -144,7 +144,7 @@ def open_with(source: Any, opening: Opening, name: str = "image") -> Source:
     """Open a source; `name` is used for images in memory."""
     selection = opening.selection
     if isinstance(source, Source):
-        if not selection.is_everything:
+        if selection != EVERYTHING:
             raise InputError(
                 f"every, start, limit and video_stream must be given when {source.name!r} is opened; it is open "
                 "already."
@@ -204,13 +204,9 @@ def _open_folder(text: str, opening: Opening, *, recursive: bool) -> Source:
     files = list_folder(text, recursive=recursive)
     images = list(filter(is_image_path, files))
     videos = sum(map(is_video_path, files))
-    if videos and not images:
-        raise SourceError(
-            f"source must be a folder with images, {text!r} has none, but {videos} video{'s'[: videos > 1]}: open each "
-            "that maskjet.media.expansion.expand_sources finds."
-        )
     if not images:
-        raise SourceError(f"source must be a folder with images, {text!r} has none.")
+        others = f", but {videos} video{'s'[: videos > 1]}: open each that maskjet.media.expansion.expand_sources finds"
+        raise SourceError(f"source must be a folder with images, {text!r} has none{others * bool(videos)}.")
     return ListSource(images, text, opening, Path(text) if recursive else None, are_images=True)
 
 
@@ -329,7 +325,7 @@ class ListSource(Source):
         selection = opening.selection
         self._items, self._selection, self.root, self._are_images = items, selection, root, are_images
         self._opening = replace(opening, reconnect_for=0)
-        self._given, self._gives_all = 0, selection.is_everything
+        self._given, self._gives_all = 0, selection == EVERYTHING
         if isinstance(items, list | tuple):
             self.files = items if are_images else [path for item in items for path in _files_of(item)]
             if are_images or all(map(_is_image, items)):

@@ -56,8 +56,11 @@ class Retries:
         if time.monotonic() - self._succeeded >= _HELD_S:
             self._wait_s = _FIRST_WAIT_S
         while not self._stop.is_set():
-            if waits and self._stop.wait(min(self._next_wait_s(), max(end - time.monotonic(), 0))):
-                break
+            if waits:
+                wait_s = self._wait_s * _chance.uniform(0.5, 1)
+                self._wait_s = min(2 * self._wait_s, _LONGEST_WAIT_S)
+                if self._stop.wait(min(wait_s, max(end - time.monotonic(), 0))):
+                    break
             waits = True
             try:
                 done = work()
@@ -69,11 +72,6 @@ class Retries:
                 self._succeeded = time.monotonic()
                 return done
         return None
-
-    def _next_wait_s(self) -> float:
-        wait_s = self._wait_s * _chance.uniform(0.5, 1)
-        self._wait_s = min(2 * self._wait_s, _LONGEST_WAIT_S)
-        return wait_s
 
 
 class LiveSource(Source):

@@ -49,11 +49,6 @@ def jpeg_decoder(device: str) -> JPEGDecoder:
         return _make_decoder(device)
 
 
-@cache
-def _make_decoder(device: str) -> JPEGDecoder:
-    return JPEGDecoder(device)
-
-
 class JPEGDecoder:
     """Decodes JPEGs by an NVIDIA GPU's own decoder; one per process and GPU (`jpeg_decoder`), for several threads."""
 
@@ -108,6 +103,9 @@ class JPEGDecoder:
             finally:
                 self._free.put(state)
         return results
+
+
+_make_decoder = cache(JPEGDecoder)
 
 
 class _State:

@@ -41,11 +41,6 @@ class Selection:
     """Number of the stream that is read, of a video that has several; None for FFmpeg's choice."""
 
     @property
-    def is_everything(self) -> bool:
-        """Whether all frames are given."""
-        return self == EVERYTHING
-
-    @property
     def starts_late(self) -> bool:
         """Whether frames at the beginning may be left out."""
         return self.start > 0 or self.start_s is not None

@@ -89,13 +89,9 @@ class Frame:
     @property
     def size_hw(self) -> tuple[int, int]:
         """(height, width) in pixels."""
-        if isinstance(self.pixels, np.ndarray):
-            return self.pixels.shape[0], self.pixels.shape[1]
-        import torch
-
-        if isinstance(self.pixels, torch.Tensor):
-            return self.pixels.shape[0], self.pixels.shape[1]
-        return self.pixels.size_hw
+        pixels: Any = self.pixels
+        height, width = pixels.size_hw if hasattr(pixels, "size_hw") else pixels.shape[:2]
+        return height, width
 
     @property
     def is_of_video(self) -> bool:

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import av
 import av.error
-import numpy as np
 from av.video.frame import PictureType
-from numpy.typing import NDArray
 
 from maskjet import limits
 from maskjet.errors import FrameError, InputError, SourceError, UnsupportedError, device_error
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
     from av.codec.hwaccel import HWAccel
 
     from maskjet.media.fenced_urls import Resolve
-    from maskjet.media.picture import Picture
 
 _T = TypeVar("_T")
 
@@ -123,7 +120,7 @@ class VideoSource(Source):
         except BaseException:
             self._close_container()
             raise
-        if self._is_on_gpu and not self._may_wait and (first is None or self.fallback is not None):
+        if self._decoding is not ON_CPU and not self._may_wait and (first is None or self.fallback is not None):
             self.fallback = self.fallback or "the GPU decodes none of its frames"
             return self._reopen(ON_CPU)  # which has threads, and converts faster
         if first is None:
@@ -173,10 +170,6 @@ class VideoSource(Source):
     def _video_in(self, container: av.container.InputContainer) -> av.VideoStream:
         return video_of(container, self._selection.video_stream)
 
-    @property
-    def _is_on_gpu(self) -> bool:
-        return self._decoding is not ON_CPU
-
     def _reopen(self, decoding: Decoding) -> Frame | None:
         """Open the source once more, after another decision."""
         self._close_container()
@@ -205,7 +198,7 @@ class VideoSource(Source):
         self.is_live = is_camera(self._url) or (self._may_wait and container.duration is None)
         stream.thread_type = "SLICE" if self.is_live else "AUTO"  # a thread per frame is faster, but adds latency
         self.decoder = self._decoding.device
-        if self._is_on_gpu:
+        if self._decoding is not ON_CPU:
             stream.codec_context.thread_count = 1
         rate = stream.average_rate
         self.fps = float(rate) if rate else None
@@ -348,20 +341,15 @@ class VideoSource(Source):
         limits.check("image_pixels", picture.width * picture.height, f"a frame of {self.name!r} has", SourceError)
         if self.picture_format is None:
             self.picture_format = read_picture_format(picture, self._stream.sample_aspect_ratio)
-        name = f"{self.name}#{index}"
-        pixels = self._pixels_of(picture, index)
-        yield Frame(index, picture.time, pixels, self.name, name)
-
-    def _pixels_of(self, picture: av.VideoFrame, index: int) -> NDArray[np.uint8] | Picture:
-        """The pixels of a decoded picture."""
         try:
-            return self._converter.convert(picture)
+            pixels = self._converter.convert(picture)
         except RuntimeError as error:
             raise device_error(f"frame {index} of {self.name!r}", index, error) from error
         finally:
             self.fallback = self.fallback or self._converter.fallback
             if self._converter.is_on_cpu:
                 self.decoder = "cpu"
+        yield Frame(index, picture.time, pixels, self.name, f"{self.name}#{index}")
 
     def _is_wanted(self, index: int, time_s: float | None) -> bool:
         """Whether a frame is given; the first one that is ends the search for the start."""

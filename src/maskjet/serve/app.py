@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from maskjet.errors import InputError, MaskjetError
-from maskjet.serve import docs_page, health, live, metrics, page, problems, source_routes, v1, v2, v2_grpc
+from maskjet.serve import health, live, metrics, page, problems, source_routes, v1, v2, v2_grpc
 from maskjet.serve.guard import Guard
 from maskjet.serve.metrics import RequestCounter
 from maskjet.serve.service import Service
@@ -75,7 +75,6 @@ def create_app(
         source_routes.router,
         health.router,
         metrics.router,
-        docs_page.router,
         page.router,
     ):
         app.include_router(router)

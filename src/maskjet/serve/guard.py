@@ -23,7 +23,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from maskjet.serve import problems
-from maskjet.serve.service import Service
+from maskjet.serve.service import Reservation, Service
 from maskjet.serve.settings import Settings
 from maskjet.serve.siblings import is_from_sibling
 
@@ -58,23 +58,23 @@ class Guard:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        guarded = _GuardedRequest(scope, receive, send, self._service)
-        self._concurrent += 1
-        try:
-            if not is_from_sibling(scope):
-                self._check(scope)
-            await self._app(scope, guarded.receive, guarded.send)
-        except asyncio.CancelledError:
-            if self._service.is_closed:  # the request took longer than `drain_s`
-                await guarded.refuse(problems.unavailable("The service is shutting down."))
-            raise
-        except problems.GoneError:
-            await guarded.refuse(problems.ProblemError(499, "gone", "The client went away."))  # nobody reads it
-        except Exception as error:
-            await guarded.refuse(problems.to_problem(error))
-        finally:
-            self._concurrent -= 1
-            guarded.release()
+        with self._service.memory.reserve() as reservation:
+            guarded = _GuardedRequest(scope, receive, send, self._settings, reservation)
+            self._concurrent += 1
+            try:
+                if not is_from_sibling(scope):
+                    self._check(scope)
+                await self._app(scope, guarded.receive, guarded.send)
+            except asyncio.CancelledError:
+                if self._service.is_closed:  # the request took longer than `drain_s`
+                    await guarded.refuse(problems.unavailable("The service is shutting down."))
+                raise
+            except problems.GoneError:
+                await guarded.refuse(problems.ProblemError(499, "gone", "The client went away."))  # nobody reads it
+            except Exception as error:
+                await guarded.refuse(problems.to_problem(error))
+            finally:
+                self._concurrent -= 1
 
     def _check(self, scope: Scope) -> None:
         path, headers = scope["path"], Headers(scope=scope)
@@ -190,19 +190,17 @@ def _cookie(headers: Headers) -> str:
 class _GuardedRequest:
     """The ASGI messages of one request: limits its body, and closes the connection if the body is not read."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, service: Service) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, settings: Settings, reservation: Reservation
+    ) -> None:
         self._scope, self._receive, self._send = scope, receive, send
-        self._settings, self._reservation = service.settings, service.memory.reserve()
+        self._settings, self._reservation = settings, reservation
         self._deadline = asyncio.get_running_loop().time() + self._settings.body_s
         headers = Headers(scope=scope)
         self._is_read = scope["type"] != "http" or not (
             "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
         )
         self._is_answered = False
-
-    def release(self) -> None:
-        """Give back the memory of the body."""
-        self._reservation.__exit__()
 
     async def receive(self) -> Message:
         """The next message; raises ProblemError if the body is too large or too slow."""

@@ -1,11 +1,17 @@
-"""The service's page: the package's static files, served at `/` and `/page/`."""
+"""The service's pages: the package's static files, served at `/` and `/page/`, and the OpenAPI document at `/docs`.
+
+The latter tries requests out. Neither loads anything from other sites.
+"""
 
 from __future__ import annotations
 
 import mimetypes
-from typing import Any
+import re
 
+import jinja2
 from fastapi import APIRouter, Request, Response
+from markupsafe import Markup, escape
+from starlette.responses import HTMLResponse
 from starlette.staticfiles import StaticFiles
 
 router = APIRouter(include_in_schema=False)
@@ -41,16 +47,8 @@ HEADERS = {
 """Headers of all pages."""
 
 
-class _Files(StaticFiles):
-    """Files of the page, with its headers."""
-
-    def file_response(self, *args: Any, **kwargs: Any) -> Response:
-        response = super().file_response(*args, **kwargs)
-        response.headers.update(HEADERS)
-        return response
-
-
-_files = _Files(packages=[("maskjet.serve", "page")], follow_symlink=True)
+_environment = jinja2.Environment(autoescape=True, trim_blocks=True, loader=jinja2.PackageLoader("maskjet.serve", ""))
+_files = StaticFiles(packages=[("maskjet.serve", "page")], follow_symlink=True)
 
 
 @router.api_route("/", methods=["GET", "HEAD"])
@@ -60,4 +58,22 @@ async def get_file(request: Request) -> Response:
 
     Its links are relative, so a proxy may mount it below a prefix that ends in a slash.
     """
-    return await _files.get_response(request.path_params.get("name", "index.html"), request.scope)
+    response = await _files.get_response(request.path_params.get("name", "index.html"), request.scope)
+    response.headers.update(HEADERS)
+    return response
+
+
+@router.get("/docs")
+async def docs(request: Request) -> HTMLResponse:
+    """The OpenAPI document as HTML."""
+    template = _environment.get_template("docs.html")
+    return HTMLResponse(template.render(document=request.app.openapi()), headers=HEADERS)
+
+
+def _to_html(text: str) -> Markup:
+    """HTML of the little Markdown that descriptions have: paragraphs, code and emphasis."""
+    html = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))
+    return Markup(re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", html).replace("\n\n", "<p>"))
+
+
+_environment.filters["html"] = _to_html

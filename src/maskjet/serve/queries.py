@@ -47,7 +47,6 @@ PARAMETERS = [
     for name, (text, schema) in _PARAMETERS.items()
 ]
 """The parameters, as OpenAPI objects."""
-_MOST_DIGITS = 9
 
 
 @dataclass(frozen=True)
@@ -84,6 +83,9 @@ def parse_query(given: QueryParams, service: Service, *, is_stream: bool = False
     tolerance = given.get("tolerance", "0")
     if not re.fullmatch(r"\d{1,4}(\.\d{1,4})?", tolerance, re.ASCII):
         raise problems.bad_request(f"tolerance must be pixels, 0..9999, got {tolerance!r}.")
+    most = given.get("max_detections")
+    if most is not None and not re.fullmatch(r"\d{1,9}", most, re.ASCII):
+        raise problems.bad_request(f"max_detections must be a whole number, got {most!r}.")
     for name in ("track", "full"):
         if given.get(name, "true") not in ("true", "false"):
             raise problems.bad_request(f"{name} must be true or false, got {given[name]!r}.")
@@ -91,7 +93,7 @@ def parse_query(given: QueryParams, service: Service, *, is_stream: bool = False
     options = Options(
         _parse_threshold(given.getlist("threshold")),
         None if "classes" not in given else tuple(name.strip() for name in given["classes"].split(",")),
-        _parse_max_detections(given.get("max_detections")),
+        None if most is None else int(most),
         _parse_tiling(given, service.settings),
     )
     dispatcher.check(options)
@@ -125,11 +127,3 @@ def _parse_tiling(given: QueryParams, default: Settings) -> Tiling:
     if tile == "none":
         return UNCUT
     return Tiling(parse_tile(tile), share, is_full)
-
-
-def _parse_max_detections(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
-        raise problems.bad_request(f"max_detections must be a whole number, got {text!r}.")
-    return int(text)

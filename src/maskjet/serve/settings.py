@@ -9,6 +9,7 @@ from typing import Annotated
 
 from maskjet.errors import InputError
 from maskjet.extras import require
+from maskjet.media.selection import check_count
 from maskjet.tiling.layout import Tiling, parse_tile
 
 _WHOLE = (
@@ -68,9 +69,7 @@ class Settings:
     def __post_init__(self) -> None:
         optional = [name for name in ("threads", "batch", "grpc_port") if getattr(self, name) is not None]
         for name in (*_WHOLE, *optional):
-            value, least = getattr(self, name), 0 if name == "sources" else 1
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+            check_count(name, getattr(self, name), least=0 if name == "sources" else 1)
         for name in _SECONDS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):

@@ -51,51 +51,43 @@ async def predict(request: Request) -> Response:
     kind = choose_kind(request.headers.get("accept", "*/*"))
     query.dispatcher.check_room()
     body = await bodies.read(request)
-    work = _Prediction(service, query, kind, deadline).run(request.headers.get("content-type", ""), body)
+    work = _predict(service, query, kind, deadline, request.headers.get("content-type", ""), body)
     return await while_connected(request.receive, work)
 
 
-class _Prediction:
-    """One request, after its body was read."""
-
-    def __init__(self, service: Service, query: Query, kind: Kind, deadline: float) -> None:
-        self._service, self._query, self._kind, self._deadline = service, query, kind, deadline
-
-    async def run(self, content_type: str, body: bytes) -> Response:
-        service, query = self._service, self._query
-        is_form = content_type.lower().startswith("multipart/")
-        if is_form:
-            parts = await service.in_thread(bodies.split, content_type, body, service.settings.parts)
+async def _predict(
+    service: Service, query: Query, kind: Kind, deadline: float, content_type: str, body: bytes
+) -> Response:
+    """Answer a request whose body was read."""
+    is_form = content_type.lower().startswith("multipart/")
+    if is_form:
+        parts = await service.in_thread(bodies.split, content_type, body, service.settings.parts)
+    else:
+        parts = bodies.split(content_type, body, service.settings.parts)
+    if kind != "application/json" and len(parts) > 1:
+        raise problems.bad_request(f"A body that is answered with a picture must have one image, got {len(parts)}.")
+    with service.memory.reserve(len(body)) as reservation:
+        query.dispatcher.check_room(len(parts))
+        images = bodies.decoders(service, parts, reservation)
+        answers = await query.dispatcher.predict_all(images, query.options, deadline=deadline)
+        answered, first = time.perf_counter(), answers[0]
+        if kind != "application/json":
+            suffix, label = _SUFFIXES[kind], service.settings.label
+            data = await service.in_thread(_to_picture, first.image, first.detections, suffix, label)
+        elif is_form:
+            data = await service.in_thread(_to_results, answers, parts, query)
         else:
-            parts = bodies.split(content_type, body, service.settings.parts)
-        if self._kind != "application/json" and len(parts) > 1:
-            raise problems.bad_request(f"A body that is answered with a picture must have one image, got {len(parts)}.")
-        with service.memory.reserve(len(body)) as reservation:
-            query.dispatcher.check_room(len(parts))
-            images = bodies.decoders(service, parts, reservation)
-            answers = await query.dispatcher.predict_all(images, query.options, deadline=self._deadline)
-            answered = time.perf_counter()
-            data = await self._encode(answers, [part.name for part in parts] if is_form else None)
-        stages = {
-            "decode": max(answer.decode_s for answer in answers),
-            "queue": max(answer.queue_s for answer in answers),
-            "predict": max(answer.predict_s for answer in answers),
-            "encode": time.perf_counter() - answered,
-        }
-        for name in ("decode", "encode"):
-            service.metrics.stage_seconds.labels(name).observe(stages[name])
-        timing = ", ".join(f"{name};dur={1e3 * seconds:.2f}" for name, seconds in stages.items())
-        return Response(data, headers={"Server-Timing": timing}, media_type=self._kind)
-
-    async def _encode(self, answers: Sequence[Answer], names: Sequence[str] | None) -> bytes:
-        """The answer's body: a picture or JSON; `names` are those of a form's images."""
-        service, query, first = self._service, self._query, answers[0]
-        if self._kind != "application/json":
-            suffix, label = _SUFFIXES[self._kind], service.settings.label
-            return await service.in_thread(_to_picture, first.image, first.detections, suffix, label)
-        if names is None:
-            return await to_json(service, first.detections, query)
-        return await service.in_thread(_to_results, [answer.detections for answer in answers], names, query)
+            data = await to_json(service, first.detections, query)
+    stages = {
+        "decode": max(answer.decode_s for answer in answers),
+        "queue": max(answer.queue_s for answer in answers),
+        "predict": max(answer.predict_s for answer in answers),
+        "encode": time.perf_counter() - answered,
+    }
+    for name in ("decode", "encode"):
+        service.metrics.stage_seconds.labels(name).observe(stages[name])
+    timing = ", ".join(f"{name};dur={1e3 * seconds:.2f}" for name, seconds in stages.items())
+    return Response(data, headers={"Server-Timing": timing}, media_type=kind)
 
 
 def choose_kind(accept: str) -> Kind:
@@ -146,9 +138,9 @@ def _to_json(found: Detections, query: Query) -> bytes:
     return orjson.dumps(to_dict(found, query.masks, query.tolerance))
 
 
-def _to_results(found: Sequence[Detections], names: Sequence[str], query: Query) -> bytes:
-    results = [to_dict(each, query.masks, query.tolerance) for each in found]
-    return orjson.dumps({"results": [{"name": n, **each} for n, each in zip(names, results, strict=True)]})
+def _to_results(answers: Sequence[Answer], parts: Sequence[bodies.EncodedImage], query: Query) -> bytes:
+    results = [to_dict(answer.detections, query.masks, query.tolerance) for answer in answers]
+    return orjson.dumps({"results": [{"name": part.name, **each} for part, each in zip(parts, results, strict=True)]})
 
 
 def _to_picture(image: Image | torch.Tensor, found: Detections, suffix: str, label: str | None) -> bytes:

@@ -129,17 +129,16 @@ _SOURCE = object_of(
         **_about("A camera or stream that broke off waits until it is opened again."),
         "enum": ["starting", "running", "waiting", "ended", "failed"],
     },
-    error={"type": ["string", "null"], "description": "Why it waits, or has failed."},
+    error=_about("Why it waits, or has failed.", {"type": ["string", "null"]}),
     fps=_about("Frames detected on per second, lately.", _NUMBER),
     frames=_about("Frames detected on.", INTEGER),
-    lag_s={
-        "type": ["number", "null"],
-        "description": "Seconds by which a live source's last frame was late; null without times.",
-    },
+    lag_s=_about(
+        "Seconds by which a live source's last frame was late; null without times.", {"type": ["number", "null"]}
+    ),
     dropped=_about("Frames left out for newer ones.", INTEGER),
     reconnects=_about("How often it was opened again.", INTEGER),
     bad_frames=_about("Frames that could not be decoded, and gaps in which frames were missed.", INTEGER),
-    size={"type": ["array", "null"], "items": INTEGER, "description": "Height and width, in pixels."},
+    size=_about("Height and width, in pixels.", {"type": ["array", "null"], "items": INTEGER}),
 )
 SOURCES: Responses = {200: answer("The sources.", object_of("sources", sources=list_of(_SOURCE)))}
 """Answers of GET /v1/sources."""

@@ -51,7 +51,6 @@ class Tiles:
     ) -> None:
         self._engine, self._tiling, self._most = engine, tiling, most
         self._threshold, self._finish = threshold, finish
-        self._device = engine.steps.device
         self._found: dict[Frame, dict[int, Detections]] = {}  # of frames that lack some, by tile
 
     def cut(self, frame: Frame) -> Sequence[Frame]:
@@ -60,7 +59,7 @@ class Tiles:
         tiles = cut_tiles(size_hw, input_hw=self._engine.steps.input_hw(size_hw), **asdict(self._tiling))
         if len(tiles) == 1:
             return [frame]
-        pixels, device = frame.pixels, self._device
+        pixels, device = frame.pixels, self._engine.steps.device
         views: list[Pixels]
         with on_device(device):
             if isinstance(pixels, Picture):

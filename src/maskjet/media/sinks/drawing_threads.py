@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from threading import Lock
+from threading import Event
 
 from maskjet.errors import InputError
 
@@ -32,7 +32,8 @@ class DrawingThreads:
         self._unfinished: deque[Future[None]] = deque()
         self._added = 0
         self._failed = math.inf  # the first frame of which work has failed
-        self._begin, self._finish = _Turns(), _Turns()
+        self._begun = self._finished = Event()  # set once the frame added last has had its turns
+        self._begun.set()
         self.is_closed = False
 
     def add(self, work: Callable[[], Iterator[None]]) -> None:
@@ -47,16 +48,17 @@ class DrawingThreads:
         while self._unfinished and (self._unfinished[0].done() or len(self._unfinished) >= self._most_unfinished):
             self._unfinished[0].result()
             self._unfinished.popleft()
-        self._unfinished.append(self._threads.submit(self._do, self._added, work()))
-        self._added += 1
+        begun, finished = (self._begun, Event()), (self._finished, Event())
+        self._unfinished.append(self._threads.submit(self._do, self._added, work(), begun, finished))
+        self._added, self._begun, self._finished = self._added + 1, begun[1], finished[1]
 
-    def _do(self, number: int, work: Iterator[None]) -> None:
+    def _do(self, number: int, work: Iterator[None], begun: tuple[Event, Event], finished: tuple[Event, Event]) -> None:
         try:
-            with self._begin.turn_of(number):
+            with _turn(*begun):
                 self._go_on(number, work)
             self._go_on(number, work)
         finally:
-            with self._finish.turn_of(number):
+            with _turn(*finished):
                 self._go_on(number, work)  # nothing if it has failed
 
     def _go_on(self, number: int, work: Iterator[None]) -> None:
@@ -83,29 +85,11 @@ def beside(work: Callable[[], object]) -> Iterator[None]:
     work()
 
 
-class _Turns:
-    """Lets threads do something one after the other, by number from 0; each wakes the next one alone."""
-
-    def __init__(self) -> None:
-        self._next = 0
-        self._lock = Lock()
-        self._waiting: dict[int, Lock] = {}  # held until the number's turn
-
-    @contextmanager
-    def turn_of(self, number: int) -> Iterator[None]:
-        """Wait for the turn of a number, and end it at the end of the block."""
-        with self._lock:
-            is_early = number != self._next
-            if is_early:
-                mine = self._waiting[number] = Lock()
-                mine.acquire()
-        if is_early:
-            mine.acquire()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._next += 1
-                following = self._waiting.pop(self._next, None)
-            if following is not None:
-                following.release()
+@contextmanager
+def _turn(before: Event, own: Event) -> Iterator[None]:
+    """Wait until the turn of the frame before has ended, and end this one with the block; wakes the next one alone."""
+    before.wait()
+    try:
+        yield
+    finally:
+        own.set()

@@ -49,21 +49,16 @@ def unique_stems(names: Sequence[str], roots: Sequence[Path | None] | None = Non
     """
     stems: dict[str, None] = {}
     for name, root in zip(names, roots or [None] * len(names), strict=True):
-        stem = _stem(name)
+        stem = Path(name).stem
+        if "://" in name:  # no password or query of a URL
+            url = urlsplit(name)
+            stem = "_".join(filter(None, (url.hostname, Path(url.path).stem)))
+        stem = safe_name(stem)
         if root is not None and Path(name).is_relative_to(root):
             stem = "/".join([*map(safe_name, Path(name).relative_to(root).parts[:-1]), stem])
         numbered = (f"{stem}_{number}" for number in count(2))
         stems[next(free for free in chain((stem,), numbered) if free not in stems)] = None
     return list(stems)
-
-
-def _stem(name: str) -> str:
-    """A source's name as part of a file name: no folder, no suffix, and no password or query of a URL."""
-    stem = Path(name).stem
-    if "://" in name:
-        url = urlsplit(name)
-        stem = "_".join(filter(None, (url.hostname, Path(url.path).stem)))
-    return safe_name(stem)
 
 
 def safe_name(text: str, otherwise: str = "source") -> str:
@@ -94,12 +89,6 @@ class PictureNames:
         path = next(free for free in (folder / (stem + suffix) for stem in stems) if free not in self._taken)
         self._taken.add(path)
         return path
-
-    def make_folder(self, path: str) -> None:
-        """Make the folder if it is missing; raises OutputError, with this path, if it can't be written to."""
-        with naming(path):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=self.folder).close()  # an existing folder may not be writable
 
     def _sub_folder(self, image: Path) -> Path:
         """The folder of an image below the root, if it is kept."""
@@ -134,7 +123,9 @@ class FolderSink(Sink):
         self._names = PictureNames(path, set() if taken is None else taken, root=root, suffix=suffix, below=below)
         self._sources = sources
         self._threads = DrawingThreads(share_cores(1))
-        self._names.make_folder(path)
+        with naming(path):
+            self._names.folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self._names.folder).close()  # an existing folder may not be writable
         self.paths = (path,)
 
     def _check_free(self, path: Path, frame: Frame) -> None:

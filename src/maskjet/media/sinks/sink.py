@@ -73,20 +73,15 @@ class Sinks(Sink):
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one frame to each sink."""
-        finite = self._finite(detections)
+        finite, is_finite = detections, are_finite(detections)
+        if not is_finite.all():  # JSON has no such numbers, and they can't be drawn
+            self.left_out += int(np.count_nonzero(~is_finite))
+            finite = detections[is_finite]
         for sink in self._sinks_of(frame):
             sink.write(frame, detections if sink.redacts else finite.keep_mask_pixels(sink.mask_pixels))
 
     def _sinks_of(self, _: Frame) -> Sequence[Sink]:
         return self._sinks
-
-    def _finite(self, detections: Detections) -> Detections:
-        """Drop detections that are not finite: JSON has no such numbers, and they can't be drawn."""
-        is_finite = are_finite(detections)
-        if is_finite.all():
-            return detections
-        self.left_out += int(np.count_nonzero(~is_finite))
-        return detections[is_finite]
 
     def close(self) -> None:
         """Close each sink; if one fails, the others are closed all the same."""
