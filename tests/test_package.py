@@ -112,7 +112,8 @@ EXAMPLES = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.py")
 @pytest.mark.parametrize(
     "path", [pytest.param(path, marks=[pytest.mark.slow] if path in SLOW else []) for path in EXAMPLES]
 )
-def test_examples_run(path, monkeypatch):
+def test_examples_run(path, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # some write files
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)  # where each would compile for a while
     monkeypatch.setattr("maskjet.traffic.sample", SAMPLE)  # most draw the same street
     parts = ("maskjet", *Path(path).with_suffix("").parts)
