@@ -131,10 +131,6 @@ class Settings:
             }
         )
 
-    def processing(self) -> dict[str, Any]:
-        """Arguments of `processing.process`."""
-        return {name: getattr(self, name) for name in ("every", "track", "tiling")}
-
     def identity(self, weights_digest: str | None) -> dict[str, Any]:
         """Settings that results depend on, in JSON types; `weights_digest` is as of `digest_weights`."""
         return {
