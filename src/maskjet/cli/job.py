@@ -65,7 +65,6 @@ maskjet job merge results --jsonl results.jsonl
 # A COCO data set of the parts so far.
 maskjet job merge results --coco results.json --incomplete
 """
-_OutArgument = Annotated[str, typer.Argument(metavar="FOLDER", help="Output folder of a job, or its URL.")]
 
 
 class _DefaultGroup(TyperGroup):
@@ -299,7 +298,7 @@ def _summary(found: Progress, out: str) -> str:
 
 @add_command(job_app, _MERGE_EXAMPLES, "merge")
 def merge(
-    folder: _OutArgument,
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Output folder of a job, or its URL.")],
     *,
     coco: Annotated[
         str | None, option("PATH", "A COCO data set to write, .json; or results, .segm.json or .bbox.json.")
