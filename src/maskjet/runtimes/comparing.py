@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +49,11 @@ def compare(path: Path, network: RFDETR, cast: RFDETR, dtype: torch.dtype) -> Di
     Raises:
         UnsupportedError: ONNX Runtime can't run the file, or an output differs by more than its limit.
     """
-    file = _File(path)
+    run = _open(path)
     worst: Differences = {}
     for batch in BATCHES:
         images = _images(network, batch).to(dtype)
-        found = file.run(images)
-        for name, (difference, limit) in _compare_network(found, network, cast, images, worst).items():
+        for name, (difference, limit) in _compare_network(run(images), network, cast, images, worst).items():
             if not difference <= limit:  # so that NaN is refused
                 raise UnsupportedError(
                     f"out must equal the network, its {name} differ by {difference:.2g} in {runtime_name()} with "
@@ -65,30 +63,25 @@ def compare(path: Path, network: RFDETR, cast: RFDETR, dtype: torch.dtype) -> Di
     return worst
 
 
-class _File:
-    """A file in ONNX Runtime, which also gives the network's outputs and the tokens."""
+def _open(path: Path) -> Callable[[Tensor], dict[str, Tensor]]:
+    """Open a file in ONNX Runtime; returns a function that gives its outputs, and the graph's tokens, by name."""
+    problem = f"out must run in {runtime_name()}, it does not"
+    with translate_errors(UnsupportedError, problem):
+        model = onnx.load(path)
+        for name in (_TOKEN_LOGITS, _TOKENS):
+            model.graph.output.append(onnx.ValueInfoProto(name=name))
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        providers = ["CPUExecutionProvider"]
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)
+    names = [each.name for each in session.get_outputs()]
 
-    def __init__(self, path: Path) -> None:
-        with self._running():
-            model = onnx.load(path)
-            for name in (_TOKEN_LOGITS, _TOKENS):
-                model.graph.output.append(onnx.ValueInfoProto(name=name))
-            options = onnxruntime.SessionOptions()
-            options.intra_op_num_threads = torch.get_num_threads()
-            providers = ["CPUExecutionProvider"]
-            self._session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)
-
-    def run(self, images: Tensor) -> dict[str, Tensor]:
-        """The outputs by name."""
-        names = [each.name for each in self._session.get_outputs()]
-        with self._running():
-            outputs = self._session.run(names, {IMAGES: images.numpy()})
+    def run(images: Tensor) -> dict[str, Tensor]:
+        with translate_errors(UnsupportedError, problem):
+            outputs = session.run(names, {IMAGES: images.numpy()})
         return dict(zip(names, map(torch.from_numpy, outputs), strict=True))
 
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        with translate_errors(UnsupportedError, f"out must run in {runtime_name()}, it does not"):
-            yield
+    return run
 
 
 class _FixedTokens(TorchFunctionMode):

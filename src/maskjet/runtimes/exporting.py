@@ -23,12 +23,7 @@ _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
 @isolated(inference=False)
 def export_network(network: RFDETR, out: Path, precision: Precision) -> ExportedFile:
-    """Export a network, in eval mode, float32, on the CPU, to a file; it is left as it is.
-
-    Raises:
-        OutputError: The file can't be written.
-        UnsupportedError: The network can't be exported, or the file is not equal to it.
-    """
+    """Export a network, in eval mode, float32, on the CPU, to a file, and leave it as it is; raises as `export`."""
     dtype = _DTYPES[precision]
     cast = network if dtype == torch.float32 else copy.deepcopy(network).cast(dtype)
     with replacing(out) as temporary:
@@ -42,11 +37,7 @@ def export_network(network: RFDETR, out: Path, precision: Precision) -> Exported
 
 
 def build_model(network: RFDETR, dtype: torch.dtype) -> ir.Model:
-    """Translate a network, cast to its precision, to an ONNX model.
-
-    Raises:
-        UnsupportedError: It has an operator that can't be exported.
-    """
+    """Translate a network, cast to its precision, to an ONNX model; raises as `translate`."""
     spec = network.spec
     examples = {IMAGES: torch.zeros(2, 3, *spec.input_hw, dtype=dtype, device="cpu")}
     with network.register_forward_hook(lambda _, __, output: [each for each in output if each is not None]):
