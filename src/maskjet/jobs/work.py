@@ -71,13 +71,10 @@ def open_model(settings: Settings, config: EngineConfig) -> Model:
 
 def digest_weights(settings: Settings) -> str | None:
     """Digest of the model's weights file or files; None if its weights come with maskjet."""
-    weights = settings.weights
-    if weights is None:
-        if not Path(settings.model).exists():
-            return None
-        weights = settings.model
+    if settings.weights is None and not Path(settings.model).exists():
+        return None
     digests = []
-    for path in _files_of(Path(weights)):
+    for path in _files_of(Path(settings.weights or settings.model)):
         try:
             with path.open("rb") as file:
                 digests.append(hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest())
