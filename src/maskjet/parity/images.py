@@ -26,6 +26,7 @@ from maskjet.media.frames import Frame, Source, open_source
 from maskjet.parity import FIRST_SEED
 from maskjet.traffic.dataset import CATEGORIES, annotate
 
+NamedImages = Iterator[tuple[str, NDArray[np.uint8]]]
 _PER_PROCESS = 50  # fewest streets per process: drawing fewer takes less time than starting one
 
 
@@ -39,7 +40,7 @@ class Images(ABC):
     def length(self) -> int | None:
         """Number of images; None if that can't be known beforehand."""
 
-    def read(self) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+    def read(self) -> NamedImages:
         """Yield name and image, uint8 [H, W, 3] RGB, of those that can be decoded.
 
         A subclass has its own `read` or its own `open`; each of these uses the other.
@@ -91,7 +92,7 @@ class Traffic(Images):
         """Number of images."""
         return self.count
 
-    def read(self) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+    def read(self) -> NamedImages:
         """Yield name and image of each street."""
         numbers = range(self.count)
         for number, image in zip(numbers, _map(partial(_draw, self), numbers), strict=True):
@@ -207,13 +208,7 @@ class _ImagesSource(Source):
 
     kind = "list"
 
-    def __init__(
-        self,
-        name: str,
-        length: int | None,
-        images: Iterator[tuple[str, NDArray[np.uint8]]],
-        opened: Source | None = None,
-    ) -> None:
+    def __init__(self, name: str, length: int | None, images: NamedImages, opened: Source | None = None) -> None:
         super().__init__(name)
         self.length, self._images, self._opened = length, images, opened
 
