@@ -16,6 +16,8 @@ from maskjet import ops, traffic
 from maskjet.errors import UnsupportedError, translate_errors
 from maskjet.networks.rfdetr import RFDETR
 
+RUNTIME = f"ONNX Runtime {onnxruntime.__version__}"
+"""What files are compared in."""
 BATCHES = (1, 3)
 """Numbers of images that a file is compared with."""
 IMAGES = "images"
@@ -32,11 +34,6 @@ _HALF = 2.0
 
 Differences = dict[str, tuple[float, float]]
 """Name of each output to its difference and the limit of that."""
-
-
-def runtime_name() -> str:
-    """What files are compared in."""
-    return f"ONNX Runtime {onnxruntime.__version__}"
 
 
 def compare(path: Path, network: RFDETR, cast: RFDETR, dtype: torch.dtype) -> Differences:
@@ -56,7 +53,7 @@ def compare(path: Path, network: RFDETR, cast: RFDETR, dtype: torch.dtype) -> Di
         for name, (difference, limit) in _compare_network(run(images), network, cast, images, worst).items():
             if not difference <= limit:  # so that NaN is refused
                 raise UnsupportedError(
-                    f"out must equal the network, its {name} differ by {difference:.2g} in {runtime_name()} with "
+                    f"out must equal the network, its {name} differ by {difference:.2g} in {RUNTIME} with "
                     f"{batch} image{'s' * (batch > 1)}, the limit is {limit:.2g}: no file is written."
                 )
             worst[name] = max(worst.get(name, (0.0, limit)), (difference, limit))
@@ -65,7 +62,7 @@ def compare(path: Path, network: RFDETR, cast: RFDETR, dtype: torch.dtype) -> Di
 
 def _open(path: Path) -> Callable[[Tensor], dict[str, Tensor]]:
     """Open a file in ONNX Runtime; returns a function that gives its outputs, and the graph's tokens, by name."""
-    problem = f"out must run in {runtime_name()}, it does not"
+    problem = f"out must run in {RUNTIME}, it does not"
     with translate_errors(UnsupportedError, problem):
         model = onnx.load(path)
         for name in (_TOKEN_LOGITS, _TOKENS):

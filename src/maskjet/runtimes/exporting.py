@@ -13,7 +13,7 @@ from maskjet.engine.isolation import isolated
 from maskjet.files import replacing
 from maskjet.networks.exported.metadata import Metadata, Precision
 from maskjet.networks.rfdetr import RFDETR
-from maskjet.runtimes.comparing import BATCHES, IMAGES, OUTPUTS, compare, runtime_name
+from maskjet.runtimes.comparing import BATCHES, IMAGES, OUTPUTS, RUNTIME, compare
 from maskjet.runtimes.exported import ExportedFile
 from maskjet.runtimes.translation import OPSET, translate
 from maskjet.version import __version__
@@ -33,7 +33,7 @@ def export_network(network: RFDETR, out: Path, precision: Precision) -> Exported
         temporary.write(data)
         differences = compare(temporary.path, network, cast, dtype)
     ops = Counter(node.op_type for node in model.graph)
-    return ExportedFile(str(out), len(data), OPSET, dict(ops.most_common()), runtime_name(), BATCHES, differences)
+    return ExportedFile(str(out), len(data), OPSET, dict(ops.most_common()), RUNTIME, BATCHES, differences)
 
 
 def build_model(network: RFDETR, dtype: torch.dtype) -> ir.Model:
