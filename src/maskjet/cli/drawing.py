@@ -121,11 +121,7 @@ def check_drawn(style: Style, outs: Sequence[str], *, shows: bool) -> None:
 
 
 def check_classes(style: Style, model: Model) -> None:
-    """Check that the classes that a style redacts or cuts out are found by a model, and that it has those of a palette.
-
-    Raises:
-        InputError: One is unknown, or not reported.
-    """
+    """Raise InputError unless a model reports all classes that a style redacts or cuts out, and knows its palette's."""
     from maskjet.drawing import DrawStyle
 
     known = [name for _, name in sorted(model.spec.class_names.items())]

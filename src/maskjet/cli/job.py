@@ -65,7 +65,6 @@ maskjet job merge results --jsonl results.jsonl
 # A COCO data set of the parts so far.
 maskjet job merge results --coco results.json --incomplete
 """
-_OutArgument = Annotated[str, typer.Argument(metavar="FOLDER", help="Output folder of a job, or its URL.")]
 
 
 class _DefaultGroup(TyperGroup):
@@ -203,9 +202,18 @@ def _make_workers(
 ) -> MakeWorkers:
     """Workers on a Ray cluster or on this machine."""
     if ray is None:
+        from maskjet.devices import choose
+        from maskjet.jobs.local import LocalWorkers, choose_streams
+
         if workers is not None:
             raise InputError(f"workers must come with --ray, got {workers} alone. On this machine choose --devices.")
-        return _local_workers(devices, parse_processes(processes), streams, config)
+        places = choose(devices or _every_device(config), config, parse_processes(processes))
+        if streams is not None and streams < 1:
+            raise InputError(f"streams must be at least 1, got {streams}.")
+        if streams is not None and streams > SEGMENTS_PER_GPU and any(place.device != "cpu" for place in places):
+            raise InputError(f"streams must be at most {SEGMENTS_PER_GPU} on a GPU, got {streams}.")
+        at_once = streams or choose_streams(places)
+        return lambda orders: LocalWorkers(orders, places, at_once)
     for name, value in (("devices", devices), ("processes", processes), ("streams", streams)):
         if value not in (None, "auto"):
             raise InputError(
@@ -217,21 +225,6 @@ def _make_workers(
 
     import_ray()
     return lambda orders: RayWorkers(orders, ray, workers)
-
-
-def _local_workers(
-    devices: str | None, processes: int | None, streams: int | None, config: EngineConfig
-) -> MakeWorkers:
-    from maskjet.devices import choose
-    from maskjet.jobs.local import LocalWorkers, choose_streams
-
-    places = choose(devices or _every_device(config), config, processes)
-    if streams is not None and streams < 1:
-        raise InputError(f"streams must be at least 1, got {streams}.")
-    if streams is not None and streams > SEGMENTS_PER_GPU and any(place.device != "cpu" for place in places):
-        raise InputError(f"streams must be at most {SEGMENTS_PER_GPU} on a GPU, got {streams}.")
-    at_once = streams or choose_streams(places)
-    return lambda orders: LocalWorkers(orders, places, at_once)
 
 
 def _jpeg_decoder(ray: str | None, devices: str | None, config: EngineConfig) -> str:
@@ -299,7 +292,7 @@ def _summary(found: Progress, out: str) -> str:
 
 @add_command(job_app, _MERGE_EXAMPLES, "merge")
 def merge(
-    folder: _OutArgument,
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Output folder of a job, or its URL.")],
     *,
     coco: Annotated[
         str | None, option("PATH", "A COCO data set to write, .json; or results, .segm.json or .bbox.json.")

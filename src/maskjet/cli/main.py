@@ -18,11 +18,7 @@ if TYPE_CHECKING:
     import typer
 
 _USAGE = 2
-_CODES: tuple[tuple[type[MaskjetError] | tuple[type[MaskjetError], ...], int], ...] = (
-    ((SourceError, FrameError, CheckpointError), 3),
-    (OutputError, 4),
-    (DeviceError, 5),
-)
+_CODES = {SourceError: 3, FrameError: 3, CheckpointError: 3, OutputError: 4, DeviceError: 5}
 
 
 def main(app: typer.Typer | None = None) -> None:
@@ -57,5 +53,5 @@ def _run(app: typer.Typer | None) -> int | str | None:
         return signals.exit_code(signal.SIGPIPE)
     except MaskjetError as error:
         print_error(error)
-        return next((code for kinds, code in _CODES if isinstance(error, kinds)), _USAGE)
+        return next((code for kind, code in _CODES.items() if isinstance(error, kind)), _USAGE)
     return 0

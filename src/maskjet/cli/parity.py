@@ -141,10 +141,8 @@ def parity_check(
     first = Dump.load(expected)
     others = [Dump.load(path) for path in actual]
     shown = _find_images(first, images, coco_dir) if pictures is not None else None
-    reports = []
     with progress("comparing", len(first.names) * len(others)) as advance:
-        for other in others:
-            reports.append(check.check(first, other, confidences=confidence or (), on_progress=advance))  # noqa: PERF401
+        reports = [check.check(first, other, confidences=confidence or (), on_progress=advance) for other in others]
     reports[0].write(out)
     for report in reports:
         print_result(report, to_stdout=True)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 FOLDER = "parts"
 MANIFEST = "segments.jsonl"
-_SUFFIX = ".parquet"
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _ROWS_AT_ONCE = 256  # per row group: some ten MB in memory, in a video with 100 masks a frame
 
@@ -48,7 +47,7 @@ class Parts:
         """Path of a part below the output folder."""
         if not _DIGEST.fullmatch(digest):
             raise InputError(f"digest must be 32 hexadecimal digits, got {digest!r}.")
-        return f"{FOLDER}/{digest[:2]}/{digest}{_SUFFIX}"
+        return f"{FOLDER}/{digest[:2]}/{digest}.parquet"
 
     def write(self, digest: str, table: pyarrow.Table) -> None:
         """Write a part atomically, and sync it to disk; an error leaves nothing of it.

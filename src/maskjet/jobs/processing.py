@@ -134,13 +134,10 @@ def _process_images(
 ) -> pyarrow.Table:
     # Torchvision's detectors take batches of one size; for others the headers need not be read.
     images = _Images(segment, decoding, is_grouped=streaming["batch"] > 1 and isinstance(model.spec, TwoStageSpec))
-    found_by_position: dict[int, Detections] = {}
-    for frame, found in _detect(model, images, streaming):
-        found_by_position[frame.index] = found
+    found = {frame.index: each for frame, each in _detect(model, images, streaming)}
     builder = make_builder()
-    for position, file in enumerate(segment.files):
-        if position in found_by_position:
-            builder.add(FoundFrame(file.path, 0, None, found_by_position[position]))
+    for position in sorted(found):
+        builder.add(FoundFrame(segment.files[position].path, 0, None, found[position]))
     bad_frames = [[segment.files[position].path, reason] for position, reason in sorted(images.bad_frames)]
     return builder.table(bad_frames=bad_frames)
 

@@ -48,12 +48,11 @@ class RayWorkers(LocalWorkers):
         self._arrival: float | None = None  # until when a worker process must have started; None once one has
 
     def run(self, tasks: Iterator[Task | None], stop: threading.Event) -> Iterator[Outcome]:
-        """Process segments; see `LocalWorkers.run`.
+        """Process segments; see `LocalWorkers.run`, whose errors it also raises.
 
         Raises:
             UnsupportedError: The cluster does not answer, has no room for the workers, or they do not start.
-            DeviceError: A worker died again and again, or the cluster failed.
-            MaskjetError: A worker can't start, or a part can't be written; see `Worker`.
+            DeviceError: The cluster failed.
         """
         with cluster.connected(self._address) as self._ray:
             nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -181,24 +181,18 @@ def _lists(found: Sequence[Detections]) -> dict[str, Any]:
     kinds = {field.name: field.type for field in schema()}
     offsets = pa.array(np.cumsum([0, *map(len, found)]), pa.int32())
     boxes = pa.array(np.concatenate([each.xyxy for each in found]).ravel())
+    # A class without a name gets its id, as in `Detections`.
+    names = [as_utf8(each.class_names.get(number, str(number))) for each in found for number in each.class_id.tolist()]
     values = {
         "class_id": pa.array(np.concatenate([each.class_id for each in found])),
-        "class_name": pa.array(list(chain.from_iterable(map(_class_names, found))), pa.string()),
+        "class_name": pa.array(names, pa.string()),
         "confidence": pa.array(np.concatenate([each.confidence for each in found])),
         "xyxy": pa.FixedSizeListArray.from_arrays(boxes, type=kinds["xyxy"].value_type),
     }
     lists = {name: pa.ListArray.from_arrays(offsets, each, type=kinds[name]) for name, each in values.items()}
     tracks = {name: [getattr(each, name) for each in found] for name in _TRACKS}
-    return lists | tracks | {"rle": list(map(_masks, found))}
-
-
-def _masks(found: Detections) -> list[bytes] | None:
-    return None if found.rle is None else [rle["counts"] for rle in found.rle]
-
-
-def _class_names(found: Detections) -> list[str]:
-    """Class name of each detection; a class without a name gets its id, as in `Detections`."""
-    return [as_utf8(found.class_names.get(each, str(each))) for each in found.class_id.tolist()]
+    masks = [None if each.rle is None else [rle["counts"] for rle in each.rle] for each in found]
+    return lists | tracks | {"rle": masks}
 
 
 def read_frames(batch: pyarrow.RecordBatch, class_names: Mapping[int, str]) -> Iterator[FoundFrame]:

@@ -14,7 +14,6 @@ from maskjet.media.selection import select_frames
 from maskjet.media.video_index import Entry
 from maskjet.tiling.layout import UNCUT, Tiling
 
-_DIGEST_BYTES = 16
 # Engine settings that change results; the others change speed alone.
 _CHANGING_RESULTS = (
     *("precision", "runtime", "resample", "input_size", "resize", "letterbox_color", "letterbox_place"),
@@ -131,10 +130,6 @@ class Settings:
             }
         )
 
-    def processing(self) -> dict[str, Any]:
-        """Arguments of `processing.process`."""
-        return {name: getattr(self, name) for name in ("every", "track", "tiling")}
-
     def identity(self, weights_digest: str | None) -> dict[str, Any]:
         """Settings that results depend on, in JSON types; `weights_digest` is as of `digest_weights`."""
         return {
@@ -160,4 +155,4 @@ def digest(segment: Segment, identity: Mapping[str, Any]) -> str:
     """
     settings = {name: value for name, value in identity.items() if not (segment.is_video and name == "jpeg_decoder")}
     text = json.dumps({"segment": segment.as_dict(), "settings": settings}, sort_keys=True, ensure_ascii=True)
-    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -59,15 +59,6 @@ class Outcome:
     """Whether the part exists; else the whole segment failed."""
 
 
-def outcome_of(part: str, segment: Segment, about: Mapping[str, Any]) -> Outcome:
-    """Outcome of a segment from the metadata of its part."""
-    failures = tuple(
-        (f"{segment.files[0].path}#{what}" if segment.is_video else str(what), reason)
-        for what, reason in about["bad_frames"]
-    )
-    return Outcome(part, about["frames"], about["detections"], failures)
-
-
 def open_model(settings: Settings, config: EngineConfig) -> Model:
     """Load the model that settings name, to run by a config with the worker's own device; raises as `maskjet.load`."""
     from maskjet.calls import fill_thresholds
@@ -80,13 +71,10 @@ def open_model(settings: Settings, config: EngineConfig) -> Model:
 
 def digest_weights(settings: Settings) -> str | None:
     """Digest of the model's weights file or files; None if its weights come with maskjet."""
-    weights = settings.weights
-    if weights is None:
-        if not Path(settings.model).exists():
-            return None
-        weights = settings.model
+    if settings.weights is None and not Path(settings.model).exists():
+        return None
     digests = []
-    for path in _files_of(Path(weights)):
+    for path in _files_of(Path(settings.weights or settings.model)):
         try:
             with path.open("rb") as file:
                 digests.append(hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest())
@@ -181,7 +169,8 @@ class Worker:
     def _try(self, part: str, segment: Segment) -> tuple[Outcome, pyarrow.Table | None]:
         """Process a segment once; returns the outcome, and the part's table unless all failed."""
         try:
-            table = process(segment, self.model, decoding=self._decoding, **self._settings.processing())
+            how = {name: getattr(self._settings, name) for name in ("every", "track", "tiling")}
+            table = process(segment, self.model, decoding=self._decoding, **how)
         except (OutputError, DeviceError):
             raise
         except MaskjetError as error:
@@ -189,7 +178,12 @@ class Worker:
         except Exception as error:  # a library's, on an input nobody has tried; the job goes on
             _log.exception("%s failed: %r", segment.name, error)  # the command line shows no traceback
             return Outcome(part, failures=((segment.name, repr(error)),), is_written=False), None
-        return outcome_of(part, segment, metadata(table.schema)), table
+        about = metadata(table.schema)
+        failures = tuple(
+            (f"{segment.files[0].path}#{what}" if segment.is_video else str(what), reason)
+            for what, reason in about["bad_frames"]
+        )
+        return Outcome(part, about["frames"], about["detections"], failures), table
 
 
 def error_answer(error: BaseException, name: str) -> dict[str, Any]:

@@ -176,7 +176,10 @@ def _split(fields: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> Ite
         start += length
         rle = [{"size": size, "counts": text} for text in strings[rows]] if header["has_masks"] else None
         for mask in rle or ():
-            _check_mask(mask, name)
+            try:  # now: masks with equal bytes are later compared without decoding their run lengths
+                coco_rle.area(mask)
+            except InputError as error:
+                raise ValueError(f"a mask on {name!r} is damaged, {error}") from error
         yield Detections(
             image_size=(size[0], size[1]),
             xyxy=fields["xyxy"][rows],
@@ -185,14 +188,6 @@ def _split(fields: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> Ite
             rle=rle,
             class_names=names,
         )
-
-
-def _check_mask(mask: Mapping[str, Any], name: str) -> None:
-    """Decode a mask's run lengths now: masks with equal bytes are later compared without decoding them."""
-    try:
-        coco_rle.area(mask)
-    except InputError as error:
-        raise ValueError(f"a mask on {name!r} is damaged, {error}") from error
 
 
 def _by_name(entries: Sequence[Mapping[str, Any]], field: str, what: str) -> dict[str, Mapping[str, Any]]:

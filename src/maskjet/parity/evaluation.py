@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from maskjet.files import replacing
 from maskjet.model import Model
@@ -13,9 +12,9 @@ from maskjet.parity.closeups import draw_close_ups
 from maskjet.parity.coco import METRICS
 from maskjet.parity.datasets import DataSet
 from maskjet.parity.page import load_template
-from maskjet.parity.pair import Difference, DifferenceKind
+from maskjet.parity.pair import DifferenceKind
 from maskjet.parity.pictures import find_worst
-from maskjet.parity.scoring import LOST, ClassScore, Evaluation, Outcome, prepare, run
+from maskjet.parity.scoring import LOST, Evaluation, Outcome, prepare, run
 
 _WORDS: Mapping[DifferenceKind, str] = {
     "dropped": "annotated, but not found",
@@ -25,15 +24,6 @@ _WORDS: Mapping[DifferenceKind, str] = {
 _TITLES = {"bbox": "boxes", "segm": "masks"}
 _MOST_CURVES = 20  # of classes, those of the most things
 _MOST_CLASSES = 30  # of a confusion matrix that is shown
-
-
-class _Kind(NamedTuple):
-    """A kind's part of the page."""
-
-    kind: str
-    title: str
-    rows: Sequence[ClassScore]
-    curves: Sequence[ClassScore]
 
 
 def evaluate(
@@ -102,10 +92,10 @@ def _render(outcome: Outcome, images: DataSet) -> str:
     for kind, title in _TITLES.items():
         if rows := [m for m in report.measurements if m.kind == kind]:
             scored = sorted((m for m in rows[1:] if m.curve), key=lambda m: -m.things)
-            kinds.append(_Kind(kind, title, rows, [rows[0], *scored[:_MOST_CURVES]]))
+            kinds.append((kind, title, rows, [rows[0], *scored[:_MOST_CURVES]]))
     worst = find_worst(outcome.worst, outcome.truth, outcome.found, images, LOST)
     confusion, chosen = _choose_classes(report)
-    return load_template("evaluation.html", _describe).render(
+    return load_template("evaluation.html", lambda difference: _WORDS[difference.kind]).render(
         report=report,
         kinds=kinds,
         shown=[*METRICS, "ar", "ar_small", "ar_medium", "ar_large"],
@@ -123,7 +113,3 @@ def _choose_classes(report: Evaluation) -> tuple[list[list[int]], list[int]]:
     chosen = sorted(sorted(range(last), key=lambda number: -totals[number])[:_MOST_CLASSES])
     kept = [*chosen, last]
     return [[report.confusion[row][column] for column in kept] for row in kept], chosen
-
-
-def _describe(difference: Difference) -> str:
-    return _WORDS[difference.kind]

@@ -8,10 +8,9 @@ import multiprocessing
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,6 +25,7 @@ from maskjet.media.frames import Frame, Source, open_source
 from maskjet.parity import FIRST_SEED
 from maskjet.traffic.dataset import CATEGORIES, annotate
 
+NamedImages = Iterator[tuple[str, NDArray[np.uint8]]]
 _PER_PROCESS = 50  # fewest streets per process: drawing fewer takes less time than starting one
 
 
@@ -39,7 +39,7 @@ class Images(ABC):
     def length(self) -> int | None:
         """Number of images; None if that can't be known beforehand."""
 
-    def read(self) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+    def read(self) -> NamedImages:
         """Yield name and image, uint8 [H, W, 3] RGB, of those that can be decoded.
 
         A subclass has its own `read` or its own `open`; each of these uses the other.
@@ -91,15 +91,15 @@ class Traffic(Images):
         """Number of images."""
         return self.count
 
-    def read(self) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+    def read(self) -> NamedImages:
         """Yield name and image of each street."""
         numbers = range(self.count)
-        for number, image in zip(numbers, _map(partial(_draw, self), numbers), strict=True):
+        for number, image in zip(numbers, _map(self._draw, numbers), strict=True):
             yield self._name(number), image
 
     def find(self, number: int, name: str) -> NDArray[np.uint8]:  # noqa: ARG002
         """One street; any position has one, also beyond `count`."""
-        return _draw(self, number)
+        return self._draw(number)
 
     def truth(self) -> dict[str, Any]:
         """The things drawn on the streets, as a COCO data set."""
@@ -108,7 +108,7 @@ class Traffic(Images):
             {"id": number, "file_name": self._name(number), "height": height, "width": width}
             for number in range(self.count)
         ]
-        annotations = [one for found in _map(partial(_annotate, self), range(self.count)) for one in found]
+        annotations = [one for found in _map(self._annotate, range(self.count)) for one in found]
         for number, annotation in enumerate(annotations):
             annotation["id"] = number + 1
         return {"images": images, "annotations": annotations, "categories": CATEGORIES}
@@ -116,16 +116,14 @@ class Traffic(Images):
     def _name(self, number: int) -> str:
         return f"street {self.seed + number}"
 
+    def _draw(self, number: int) -> NDArray[np.uint8]:
+        return traffic.sample(self.seed + number, size_hw=self.size_hw).image
 
-def _draw(streets: Traffic, number: int) -> NDArray[np.uint8]:
-    return traffic.sample(streets.seed + number, size_hw=streets.size_hw).image
-
-
-def _annotate(streets: Traffic, number: int) -> list[dict[str, Any]]:
-    return list(annotate(traffic.sample(streets.seed + number, size_hw=streets.size_hw), number, 1))
+    def _annotate(self, number: int) -> list[dict[str, Any]]:
+        return list(annotate(traffic.sample(self.seed + number, size_hw=self.size_hw), number, 1))
 
 
-def _map(work: partial[Any], numbers: Sequence[int]) -> Iterator[Any]:
+def _map(work: Callable[[int], Any], numbers: Sequence[int]) -> Iterator[Any]:
     """Do work for each number, in order, with a bounded number ahead; on all cores but one where that saves time."""
     processes = min(len(os.sched_getaffinity(0)) - 1, len(numbers) // _PER_PROCESS)
     if processes < 2:
@@ -207,13 +205,7 @@ class _ImagesSource(Source):
 
     kind = "list"
 
-    def __init__(
-        self,
-        name: str,
-        length: int | None,
-        images: Iterator[tuple[str, NDArray[np.uint8]]],
-        opened: Source | None = None,
-    ) -> None:
+    def __init__(self, name: str, length: int | None, images: NamedImages, opened: Source | None = None) -> None:
         super().__init__(name)
         self.length, self._images, self._opened = length, images, opened
 

@@ -103,13 +103,7 @@ def _read_network(
     weights: str | os.PathLike[str] | None,
     input_size: tuple[int, int] | None,
 ) -> RFDETR:
-    """A network of its own, in eval mode, float32, on the CPU.
-
-    Raises:
-        InputError: The arguments don't go together.
-        CheckpointError: The weights can't be read.
-        UnsupportedError: The model is a torchvision detector.
-    """
+    """A network of its own, in eval mode, float32, on the CPU; raises as `export`."""
     from torch.nn import Module
 
     from maskjet.networks import find_family

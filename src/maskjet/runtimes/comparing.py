@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ from maskjet import ops, traffic
 from maskjet.errors import UnsupportedError, translate_errors
 from maskjet.networks.rfdetr import RFDETR
 
+RUNTIME = f"ONNX Runtime {onnxruntime.__version__}"
+"""What files are compared in."""
 BATCHES = (1, 3)
 """Numbers of images that a file is compared with."""
 IMAGES = "images"
@@ -35,11 +36,6 @@ Differences = dict[str, tuple[float, float]]
 """Name of each output to its difference and the limit of that."""
 
 
-def runtime_name() -> str:
-    """What files are compared in."""
-    return f"ONNX Runtime {onnxruntime.__version__}"
-
-
 def compare(path: Path, network: RFDETR, cast: RFDETR, dtype: torch.dtype) -> Differences:
     """Compare a file with its module on drawn streets; returns each output's largest difference of all batches.
 
@@ -50,45 +46,39 @@ def compare(path: Path, network: RFDETR, cast: RFDETR, dtype: torch.dtype) -> Di
     Raises:
         UnsupportedError: ONNX Runtime can't run the file, or an output differs by more than its limit.
     """
-    file = _File(path)
+    run = _open(path)
     worst: Differences = {}
     for batch in BATCHES:
         images = _images(network, batch).to(dtype)
-        found = file.run(images)
-        for name, (difference, limit) in _compare_network(found, network, cast, images, worst).items():
+        for name, (difference, limit) in _compare_network(run(images), network, cast, images, worst).items():
             if not difference <= limit:  # so that NaN is refused
                 raise UnsupportedError(
-                    f"out must equal the network, its {name} differ by {difference:.2g} in {runtime_name()} with "
+                    f"out must equal the network, its {name} differ by {difference:.2g} in {RUNTIME} with "
                     f"{batch} image{'s' * (batch > 1)}, the limit is {limit:.2g}: no file is written."
                 )
             worst[name] = max(worst.get(name, (0.0, limit)), (difference, limit))
     return worst
 
 
-class _File:
-    """A file in ONNX Runtime, which also gives the network's outputs and the tokens."""
+def _open(path: Path) -> Callable[[Tensor], dict[str, Tensor]]:
+    """Open a file in ONNX Runtime; returns a function that gives its outputs, and the graph's tokens, by name."""
+    problem = f"out must run in {RUNTIME}, it does not"
+    with translate_errors(UnsupportedError, problem):
+        model = onnx.load(path)
+        for name in (_TOKEN_LOGITS, _TOKENS):
+            model.graph.output.append(onnx.ValueInfoProto(name=name))
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        providers = ["CPUExecutionProvider"]
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)
+    names = [each.name for each in session.get_outputs()]
 
-    def __init__(self, path: Path) -> None:
-        with self._running():
-            model = onnx.load(path)
-            for name in (_TOKEN_LOGITS, _TOKENS):
-                model.graph.output.append(onnx.ValueInfoProto(name=name))
-            options = onnxruntime.SessionOptions()
-            options.intra_op_num_threads = torch.get_num_threads()
-            providers = ["CPUExecutionProvider"]
-            self._session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)
-
-    def run(self, images: Tensor) -> dict[str, Tensor]:
-        """The outputs by name."""
-        names = [each.name for each in self._session.get_outputs()]
-        with self._running():
-            outputs = self._session.run(names, {IMAGES: images.numpy()})
+    def run(images: Tensor) -> dict[str, Tensor]:
+        with translate_errors(UnsupportedError, problem):
+            outputs = session.run(names, {IMAGES: images.numpy()})
         return dict(zip(names, map(torch.from_numpy, outputs), strict=True))
 
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        with translate_errors(UnsupportedError, f"out must run in {runtime_name()}, it does not"):
-            yield
+    return run
 
 
 class _FixedTokens(TorchFunctionMode):

@@ -13,7 +13,7 @@ from maskjet.engine.isolation import isolated
 from maskjet.files import replacing
 from maskjet.networks.exported.metadata import Metadata, Precision
 from maskjet.networks.rfdetr import RFDETR
-from maskjet.runtimes.comparing import BATCHES, IMAGES, OUTPUTS, compare, runtime_name
+from maskjet.runtimes.comparing import BATCHES, IMAGES, OUTPUTS, RUNTIME, compare
 from maskjet.runtimes.exported import ExportedFile
 from maskjet.runtimes.translation import OPSET, translate
 from maskjet.version import __version__
@@ -23,12 +23,7 @@ _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
 @isolated(inference=False)
 def export_network(network: RFDETR, out: Path, precision: Precision) -> ExportedFile:
-    """Export a network, in eval mode, float32, on the CPU, to a file; it is left as it is.
-
-    Raises:
-        OutputError: The file can't be written.
-        UnsupportedError: The network can't be exported, or the file is not equal to it.
-    """
+    """Export a network, in eval mode, float32, on the CPU, to a file, and leave it as it is; raises as `export`."""
     dtype = _DTYPES[precision]
     cast = network if dtype == torch.float32 else copy.deepcopy(network).cast(dtype)
     with replacing(out) as temporary:
@@ -38,15 +33,11 @@ def export_network(network: RFDETR, out: Path, precision: Precision) -> Exported
         temporary.write(data)
         differences = compare(temporary.path, network, cast, dtype)
     ops = Counter(node.op_type for node in model.graph)
-    return ExportedFile(str(out), len(data), OPSET, dict(ops.most_common()), runtime_name(), BATCHES, differences)
+    return ExportedFile(str(out), len(data), OPSET, dict(ops.most_common()), RUNTIME, BATCHES, differences)
 
 
 def build_model(network: RFDETR, dtype: torch.dtype) -> ir.Model:
-    """Translate a network, cast to its precision, to an ONNX model.
-
-    Raises:
-        UnsupportedError: It has an operator that can't be exported.
-    """
+    """Translate a network, cast to its precision, to an ONNX model; raises as `translate`."""
     spec = network.spec
     examples = {IMAGES: torch.zeros(2, 3, *spec.input_hw, dtype=dtype, device="cpu")}
     with network.register_forward_hook(lambda _, __, output: [each for each in output if each is not None]):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import cv2
 import numpy as np
@@ -86,16 +87,14 @@ def draw_bodies(
     footprints = [thing.footprint for thing in things] + [sprite.footprint for sprite in sprites]
     order = order_by_depth(np.array(footprints), camera.position[:2])
     polygons, colours, ends = _prepare_faces(camera, light, {i + 1: things[i] for i in order if i < len(things)})
-    start = 0
-    faces_until = iter(ends)
+    spans = pairwise([0, *ends])
     for i in order:
         if i >= len(things):
             sprites[i - len(things)].draw(canvas)
             continue
-        end = next(faces_until)
+        start, end = next(spans)
         for polygon, colour in zip(polygons[start:end], colours[start:end], strict=True):
             cv2.fillConvexPoly(canvas, polygon, colour, shift=SUBPIXEL_BITS)
-        start = end
 
 
 def order_by_depth(footprints: NDArray[np.float64], eye: NDArray[np.float64]) -> list[int]:
@@ -152,7 +151,10 @@ def _prepare_faces(
     rgb = _light_up(colours, normals[order], places[order, 1], light)
     ends = np.searchsorted(number[order], np.arange(len(things)), side="right").tolist()
     view = camera.to_view(corners[order])
-    return _to_polygons(camera, view), np.column_stack([rgb, owners[number[order]]]).tolist(), ends
+    polygons = list(to_fixed_point(camera.to_pixels(view)))
+    for face in np.flatnonzero(view[..., 2].min(axis=1) < NEAR_M):
+        polygons[face] = to_fixed_point(camera.to_pixels(_cut_near(view[face])))
+    return polygons, np.column_stack([rgb, owners[number[order]]]).tolist(), ends
 
 
 def _light_up(
@@ -163,14 +165,6 @@ def _light_up(
     rgb = colours * light.tint * (light.ambient + light.diffuse * sunny)[:, None]
     haze = np.clip(y / FAR_M, 0, 1)[:, None] ** 1.5
     return np.clip(rgb + haze * (np.array(light.haze) - rgb), 0, 255)
-
-
-def _to_polygons(camera: Camera, view: NDArray[np.float64]) -> list[NDArray[np.int32]]:
-    """Polygons in OpenCV's integers of faces [F, 4, 3] from `Camera.to_view`, clipped at the near plane."""
-    polygons = list(to_fixed_point(camera.to_pixels(view)))
-    for face in np.flatnonzero(view[..., 2].min(axis=1) < NEAR_M):
-        polygons[face] = to_fixed_point(camera.to_pixels(_cut_near(view[face])))
-    return polygons
 
 
 def _cut_near(corners: NDArray[np.float64]) -> NDArray[np.float64]:
