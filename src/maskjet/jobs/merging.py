@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -143,23 +143,31 @@ def _parquet_file(path: str) -> Iterator[Callable[[FoundFrame], None]]:
         flush()
 
 
-def _track(frame: FoundFrame, tracker: Tracker) -> FoundFrame:
-    """The frame with tracks instead of weak detections."""
-    found, weak = frame.found, frame.weak or frame.found[:0]
-    tracked = tracker.update(join(found, weak), frame.time_s)
-    return replace(frame, found=tracked[: len(found)], weak=None)
+class _Tracking:
+    """Gives the frames of one video after another their identities."""
+
+    def __init__(self) -> None:
+        self._source: str | None = None
+        self._tracker = Tracker()
+
+    def follow(self, frame: FoundFrame, threshold: float) -> FoundFrame:
+        """The frame with tracks instead of weak detections."""
+        if frame.source != self._source:
+            self._source, self._tracker = frame.source, Tracker(threshold=threshold)
+        found, weak = frame.found, frame.weak or frame.found[:0]
+        tracked = self._tracker.update(join(found, weak), frame.time_s)
+        return replace(frame, found=tracked[: len(found)], weak=None)
 
 
 def _read(parts: Parts, missing: set[str], track: bool | None) -> Iterator[tuple[Frame, FoundFrame]]:
     """Frames in the plan's order, numbered as by their sources, with their detections."""
     images = 0  # in the segments before
-    tracker_of = lru_cache(maxsize=1)(lambda _, threshold: Tracker(threshold=threshold))  # of one video after another
+    tracking = None if track is False else _Tracking()
     for name, segment in parts.manifest():
         if name not in missing:
             paths = [] if segment.is_video else [as_utf8(file.path) for file in segment.files]
             positions = {path: i for i, path in enumerate(paths, images)}
-            may_track = segment.is_video and track is not False
-            for each in _read_part(parts, name, tracker_of if may_track else None, must_track=bool(track)):
+            for each in _read_part(parts, name, tracking if segment.is_video else None, must_track=bool(track)):
                 if segment.is_video:
                     index, shown = each.index, f"{each.source}#{each.index}"
                 else:
@@ -175,9 +183,7 @@ def _position_of(frame: FoundFrame, positions: dict[str, int], path: str) -> int
     return positions[frame.source]
 
 
-def _read_part(
-    parts: Parts, name: str, tracker_of: Callable[[str, float], Tracker] | None, *, must_track: bool
-) -> Iterator[FoundFrame]:
+def _read_part(parts: Parts, name: str, tracking: _Tracking | None, *, must_track: bool) -> Iterator[FoundFrame]:
     """Frames of one part, of which one row group at a time is in memory, tracked if the job was to track."""
     with parts.open(name) as file:
         with _naming(parts.path_of(name)):
@@ -193,8 +199,8 @@ def _read_part(
             for group in range(file.num_row_groups):
                 for batch in file.read_row_group(group).to_batches():
                     frames = read_frames(batch, class_names)
-                    if tracker_of is not None and threshold is not None:
-                        frames = (_track(each, tracker_of(each.source, threshold)) for each in frames)
+                    if tracking is not None and threshold is not None:
+                        frames = map(partial(tracking.follow, threshold=threshold), frames)
                     yield from frames
 
 
