@@ -268,7 +268,7 @@ def test_errors_cross_processes_as_they_are():
 def test_a_worker_that_dies_each_time_it_starts_ends_the_job(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     workers = local.LocalWorkers({}, devices.choose("cpu", EngineConfig()), 1)
-    with pytest.raises(DeviceError, match=r"cpu died 5 times without a result, at last with exit code 1\.$"):
+    with pytest.raises(DeviceError, match=r"cpu died 5 times without a result, at last: ended with exit code 1\.$"):
         list(workers.run(itertools.repeat(None), threading.Event()))
 
 
