@@ -72,14 +72,13 @@ def test_its_video_has_the_sources_sound_and_colours(clips, caplog):
 
 
 def test_one_process_makes_one_video_after_the_other_wherever_the_program_is(tmp_path):
-    drawing_process.end_idle()
     made = set()
-    for folder in ("a", "b"):
+    for folder in ("a", "b", "c"):
         (tmp_path / folder).mkdir()
         os.chdir(tmp_path / folder)
         make(VideoProcess, "out.mp4", frames(3))
         assert len(images("out.mp4")) == 3
-        made |= set(drawing_process._idle)
+        made.add(drawing_process._idle[-1])
     assert len(made) == 1
 
 
@@ -132,6 +131,7 @@ def test_a_process_that_is_killed_ends_its_video_with_an_error_and_no_other():
     assert len(images("next.mp4")) == 3
 
 
+@pytest.mark.slow
 def test_a_program_that_is_killed_leaves_a_playable_video():
     script = """
 import os, signal, time
