@@ -204,9 +204,13 @@ def _open_folder(text: str, opening: Opening, *, recursive: bool) -> Source:
     files = list_folder(text, recursive=recursive)
     images = list(filter(is_image_path, files))
     videos = sum(map(is_video_path, files))
+    if videos and not images:
+        raise SourceError(
+            f"source must be a folder with images, {text!r} has none, but {videos} video{'s'[: videos > 1]}: open each "
+            "that maskjet.media.expansion.expand_sources finds."
+        )
     if not images:
-        others = f", but {videos} video{'s'[: videos > 1]}: open each that maskjet.media.expansion.expand_sources finds"
-        raise SourceError(f"source must be a folder with images, {text!r} has none{others * bool(videos)}.")
+        raise SourceError(f"source must be a folder with images, {text!r} has none.")
     return ListSource(images, text, opening, Path(text) if recursive else None, are_images=True)
 
 
