@@ -12,6 +12,7 @@ from maskjet.cli.options import INPUT, MODELS, JsonOption, WeightsOption, option
 from maskjet.config import EngineConfig
 
 if TYPE_CHECKING:
+    from maskjet.model import Model
     from maskjet.spec import ModelSpec, TwoStageSpec
 
 EPILOG = """
@@ -37,7 +38,6 @@ def info(
     as_json: JsonOption = False,
 ) -> None:
     """Show versions and devices, or what a model finds and how it runs."""
-    import numpy as np
     import torch
 
     from maskjet import process
@@ -54,8 +54,6 @@ def info(
     if model is None:
         print_result(facts if as_json else _lines(facts), to_stdout=True)
         return
-    from maskjet.traffic import SIZES_HW
-
     with load_model(model, weights, config) as loaded:
         described = {
             "file": _describe_file(model, weights),
@@ -63,9 +61,7 @@ def info(
             "threshold": loaded.spec.threshold,
             "max_detections": min(config.max_detections, getattr(loaded.spec, "selected_pairs", config.max_detections)),
         }
-        for _ in range(2):  # black frames, the second of which captures the steps
-            loaded.predict(np.zeros((*SIZES_HW["720p"], 3), np.uint8))
-        report = loaded.report()
+        report = _warm_up(loaded)
     if as_json:
         facts |= {"model": described, "report": report.as_dict()}
         print_result(facts, to_stdout=True)
@@ -74,6 +70,17 @@ def info(
     classes = _shown_classes(described.pop("classes"))
     shown = {**described, "input": _shown_input(described["input"]), "classes": classes}
     print_result(f"{_lines(facts)}\n\n{_lines(shown)}\n\n{report}", to_stdout=True)
+
+
+def _warm_up(model: Model) -> Any:
+    """Detect on two black frames, the second of which captures the steps; returns the report."""
+    import numpy as np
+
+    from maskjet.traffic import SIZES_HW
+
+    for _ in range(2):
+        model.predict(np.zeros((*SIZES_HW["720p"], 3), np.uint8))
+    return model.report()
 
 
 def _describe_spec(spec: ModelSpec | TwoStageSpec) -> dict[str, Any]:
