@@ -60,6 +60,10 @@ def test_its_video_has_the_sources_sound_and_colours(clips, caplog):
     with open_source(clips("b3.mp4")) as source:
         make(VideoProcess, "out.webm", source, source=source)
     assert "audio of 'out.webm' is left out: webm takes no" in caplog.text
+    caplog.clear()
+    with open_source(clips("b3.mp4")) as source, caplog.at_level("ERROR", "maskjet"):
+        make(VideoProcess, "out.webm", source, source=source)
+    assert not caplog.text
     for kind in (AnnotatedVideo, VideoProcess):
         with open_source(clips("b3.mp4")) as source:
             make(kind, f"{kind.__name__}.mkv", source, source=source)
@@ -134,7 +138,7 @@ def test_a_process_that_is_killed_ends_its_video_with_an_error_and_no_other():
 @pytest.mark.slow
 def test_a_program_that_is_killed_leaves_a_playable_video():
     script = """
-import os, signal, time
+import os, signal
 from maskjet.media.sinks.drawing_process import VideoProcess
 from maskjet.drawing import DrawStyle
 from tests.media.outputs import frames
@@ -174,6 +178,8 @@ def test_many_cores_beside_a_gpu_draw_in_processes(monkeypatch):
     drawing_process.end_idle()
     with monkeypatch.context() as failing:
         failing.setattr(drawing_process.children, "start", Mock(side_effect=BlockingIOError))
+        open_before = len(names("/proc/self/fd"))
         assert not are_processes(1)
+        assert len(names("/proc/self/fd")) == open_before
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert not are_processes(1)

@@ -85,7 +85,7 @@ class VideoProcess(Sink):
         self._path, self._source = path, source
         self._threads = DrawingThreads(_THREADS)
         self._frames = self._sent = self._answered = 0
-        self._end_of_process: str | None = None
+        self._has_ended = False  # the process
         with naming(path), _changing:
             self._drawer = _idle.pop() if _idle else _Drawer()
         self._send("open", Path.cwd(), path, {**others, "source": _described(source), "style": style})
@@ -134,14 +134,14 @@ class VideoProcess(Sink):
                 self._await(self._sent)
             except Exception as failed:
                 error = error or failed
-                if self._end_of_process is not None:
+                if self._has_ended:
                     break
         self._release()
         return error
 
     def _release(self) -> None:
         """Leave the process to the next video, unless it has ended."""
-        if self._end_of_process is not None:
+        if self._has_ended:
             self._drawer.end()
             return
         with _changing:
@@ -158,22 +158,22 @@ class VideoProcess(Sink):
             try:
                 self.paths, error, records = self._drawer.connection.recv()
             except (EOFError, OSError):
-                self._end_of_process = self._end_of_process or children.tell(children.end(self._drawer.process))
-                raise OutputError(
-                    f"out must be written, {self._path!r} is not whole: its process {self._end_of_process}."
-                ) from None
+                self._has_ended = True
+                how = children.tell(children.end(self._drawer.process))
+                raise OutputError(f"out must be written, {self._path!r} is not whole: its process {how}.") from None
             self._answered += 1
             for record in records:
-                _log.handle(record)
+                if _log.isEnabledFor(record.levelno):  # which `handle` does not ask
+                    _log.handle(record)
             if error is not None:
                 raise error
 
 
 def _described(source: Source | None) -> Any:
-    """What `AnnotatedVideo` needs to know of a source."""
+    """What `AnnotatedVideo` needs to know of a source, but for its colours, which come with the frames."""
     if source is None:
         return None
-    names = ("fps", "picture_format", "kind", "is_live", "name")
+    names = ("fps", "kind", "is_live", "name")
     return SimpleNamespace(**{name: getattr(source, name) for name in names})
 
 
@@ -206,7 +206,11 @@ class _Drawer:
 
     def __init__(self) -> None:
         self.memory = _Memory(os.memfd_create("maskjet-frames"))
-        self.process, self.connection = children.start(__name__, self.memory.descriptor)
+        try:
+            self.process, self.connection = children.start(__name__, self.memory.descriptor)
+        except OSError:
+            os.close(self.memory.descriptor)
+            raise
 
     def end(self) -> None:
         """End it at once; it makes no video."""
