@@ -71,10 +71,11 @@ def open_model(settings: Settings, config: EngineConfig) -> Model:
 
 def digest_weights(settings: Settings) -> str | None:
     """Digest of the model's weights file or files; None if its weights come with maskjet."""
-    if settings.weights is None and not Path(settings.model).exists():
+    weights = settings.model if settings.weights is None else settings.weights
+    if settings.weights is None and not Path(weights).exists():
         return None
     digests = []
-    for path in _files_of(Path(settings.weights or settings.model)):
+    for path in _files_of(Path(weights)):
         try:
             with path.open("rb") as file:
                 digests.append(hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest())
