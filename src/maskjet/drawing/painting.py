@@ -121,28 +121,42 @@ class Painter:
         """Draw the next frame of a source; result and errors are those of `draw`."""
         return self.prepare(frame, detections)()
 
-    def prepare(self, frame: Frame, detections: Instances) -> Callable[[], NDArray[np.uint8]]:
-        """Take note of the next frame of a source; what is returned draws it: later, in any thread, or not at all."""
+    def prepare(
+        self, frame: Frame, detections: Instances, *, overwrites_frame: bool = False
+    ) -> Callable[[], NDArray[np.uint8]]:
+        """Take note of the next frame of a source; what is returned draws it: later, in any thread, or not at all.
+
+        `overwrites_frame` says that it may be drawn into the frame's pixels, an array then.
+        """
         _check_size(frame.size_hw, detections)
         held, trails = self._hold(frame, detections)
         region = _find_redacted(detections, self._style, held) if isinstance(self._style, Redaction) else None
-        return partial(self._draw, frame, detections, region, trails)
+        return partial(self._draw, frame, detections, region, trails, overwrites_frame)
 
     def _draw(
-        self, frame: Frame, detections: Instances, region: Region | None, trails: Sequence[NDArray[np.float64]]
+        self,
+        frame: Frame,
+        detections: Instances,
+        region: Region | None,
+        trails: Sequence[NDArray[np.float64]],
+        overwrites_frame: bool,
     ) -> NDArray[np.uint8]:
         if isinstance(frame.pixels, np.ndarray):
             _check(frame.pixels, detections)
+        canvas = frame.image if overwrites_frame else self._copy(frame)
+        painted = _paint(canvas, detections, self._style, region, trails)
+        if painted.shape[2] == 3:
+            draw_counts(painted, frame.counts)
+        return painted
+
+    def _copy(self, frame: Frame) -> NDArray[np.uint8]:
         canvas, shape = getattr(self._of_thread, "canvas", None), (*frame.size_hw, 3)
         if canvas is None or canvas.shape != shape:
             canvas = np.empty(shape, np.uint8)
         if self._overwrites:
             self._of_thread.canvas = canvas
         frame.copy_to(canvas)
-        painted = _paint(canvas, detections, self._style, region, trails)
-        if painted.shape[2] == 3:
-            draw_counts(painted, frame.counts)
-        return painted
+        return canvas
 
     def _hold(self, frame: Frame, detections: Instances) -> tuple[HeldRegion | None, Sequence[NDArray[np.float64]]]:
         """The region held for a frame's source, and its tracks' ways; None and nothing for what is not held.

@@ -36,11 +36,12 @@ from maskjet.files import naming
 from maskjet.media.frames import Frame, Source
 from maskjet.media.sinks.drawing_threads import DrawingThreads
 from maskjet.media.sinks.sink import Sink
-from maskjet.media.sinks.video import AnnotatedVideo
+from maskjet.media.sinks.video import MOST_BEHIND, AnnotatedVideo
 
 _LEAST_CORES = 8  # with fewer, decoding and encoding take all of them
 _THREADS = 4  # that bring frames into the memory
-_SLOTS = _THREADS + 2  # frames in it
+_MOST_SENT = _THREADS + 2  # frames that are not answered
+_SLOTS = _MOST_SENT + MOST_BEHIND  # frames in the memory
 _NO_PIXELS = np.empty((0, 0, 3), np.uint8)
 _log = logging.getLogger("maskjet")
 _idle: list[_Drawer] = []
@@ -102,7 +103,7 @@ class VideoProcess(Sink):
     def _write(self, frame: Frame, detections: Detections) -> Iterator[None]:
         """The work on a frame; see `DrawingThreads`."""
         shape = (*frame.size_hw, 3)
-        self._await(1 + self._frames - (_SLOTS - 1))  # the opening's, and those of all but the last frames
+        self._await(2 + self._frames - _MOST_SENT)  # the opening's, and those of all but the last frames
         with naming(self._path):
             offset = self._drawer.memory.reserve(self._frames, math.prod(shape))
             pixels = self._drawer.memory.view(offset, shape)
@@ -238,20 +239,19 @@ def main(descriptor: int, memory: int) -> None:
                     folder, path, others = given
                     os.chdir(folder)
                     sink, source = None, others["source"]
-                    sink = AnnotatedVideo(path, **others)
+                    sink = AnnotatedVideo(path, **others, overwrites_frames=True)
                 elif name == "write":
                     frame, detections, colours, offset, shape = given
                     if source is not None:
                         source.picture_format = colours
-                    image = np.array(frames.view(offset, shape))
                     assert sink is not None
-                    sink.write(replace(frame, pixels=image), detections)
+                    sink.write(replace(frame, pixels=frames.view(offset, shape)), detections)
                 else:
                     getattr(sink, name)()
             except Exception as failed:
                 error = _portable(failed)
             logged = [records.get() for _ in range(records.qsize())]
-            asking.send((() if sink is None else sink.paths, error, logged))
+            asking.send_bytes(pickle.dumps((() if sink is None else sink.paths, error, logged)))
     if sink is not None:
         sink.abandon()
 

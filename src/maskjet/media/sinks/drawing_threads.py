@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
-from threading import Event
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock, Semaphore
 
 from maskjet.errors import InputError
 
-_MOST_WAITING = 3  # frames that no thread has begun, 19 MB of 1080p: enough to even out key frames, which take longer
+MOST_WAITING = 3  # frames that no thread has begun, 19 MB of 1080p: enough to even out key frames, which take longer
 
 
 class DrawingThreads:
@@ -21,19 +20,22 @@ class DrawingThreads:
     frames, then some beside other frames' work, and what comes after the second yield in order again. Once the work on
     a frame has failed, that on later ones is left out.
 
+    No thread waits for its frame's turn to end: whichever finds that it has come ends all frames that are ready.
+
     Args:
         threads: How many frames are worked on at once.
     """
 
     def __init__(self, threads: int = 1) -> None:
         # Threads start with the first frames: of thousands of outputs, few are being written.
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="maskjet-draw")
-        self._most_unfinished = threads + _MOST_WAITING
-        self._unfinished: deque[Future[None]] = deque()
-        self._added = 0
-        self._failed = math.inf  # the first frame of which work has failed
-        self._begun = self._finished = Event()  # set once the frame added last has had its turns
-        self._begun.set()
+        self._threads, self._count = ThreadPoolExecutor(threads, thread_name_prefix="maskjet-draw"), threads
+        self._room = Semaphore(threads + MOST_WAITING)
+        self._waiting: deque[Iterator[None]] = deque()
+        self._ready: dict[int, Iterator[None]] = {}  # to be ended, by the number of the frame
+        self._running = self._begun = self._ended = 0
+        self._changing, self._beginning, self._ending = Lock(), Lock(), Lock()
+        self._failed = math.inf  # the first frame of which work has failed, and its error
+        self._error: BaseException | None = None
         self.is_closed = False
 
     def add(self, work: Callable[[], Iterator[None]]) -> None:
@@ -45,51 +47,55 @@ class DrawingThreads:
         """
         if self.is_closed:
             raise InputError("The output is closed; open another sink.")
-        while self._unfinished and (self._unfinished[0].done() or len(self._unfinished) >= self._most_unfinished):
-            self._unfinished[0].result()
-            self._unfinished.popleft()
-        begun, finished = (self._begun, Event()), (self._finished, Event())
-        self._unfinished.append(self._threads.submit(self._do, self._added, work(), begun, finished))
-        self._added, self._begun, self._finished = self._added + 1, begun[1], finished[1]
+        self._room.acquire()
+        if self._error is not None:
+            self._room.release()
+            raise self._error
+        with self._changing:
+            self._waiting.append(work())
+            if self._running == self._count:
+                return
+            self._running += 1
+        self._threads.submit(self._run)
 
-    def _do(self, number: int, work: Iterator[None], begun: tuple[Event, Event], finished: tuple[Event, Event]) -> None:
-        try:
-            with _turn(*begun):
+    def _run(self) -> None:
+        """Work on frames until none waits."""
+        while True:
+            with self._beginning:
+                with self._changing:
+                    if not self._waiting:
+                        self._running -= 1
+                        return
+                    work = self._waiting.popleft()
+                number, self._begun = self._begun, self._begun + 1
                 self._go_on(number, work)
             self._go_on(number, work)
-        finally:
-            with _turn(*finished):
-                self._go_on(number, work)  # nothing if it has failed
+            self._ready[number] = work
+            while self._ended in self._ready and self._ending.acquire(blocking=False):
+                while (ready := self._ready.pop(self._ended, None)) is not None:
+                    self._go_on(self._ended, ready)
+                    self._ended += 1
+                    self._room.release()
+                self._ending.release()
 
     def _go_on(self, number: int, work: Iterator[None]) -> None:
         if number > self._failed:
             return
         try:
             next(work, None)
-        except BaseException:
-            self._failed = min(self._failed, number)
-            raise
+        except BaseException as error:
+            with self._changing:
+                if number < self._failed:
+                    self._failed, self._error = number, error
 
     def close(self) -> BaseException | None:
         """Wait until all work is done; returns the error of work that failed."""
         self.is_closed = True
-        wait(self._unfinished)
         self._threads.shutdown()
-        errors = (work.exception() for work in self._unfinished)
-        return next((error for error in errors if error is not None), None)
+        return self._error
 
 
 def beside(work: Callable[[], object]) -> Iterator[None]:
     """Work on a frame, all of which is done beside other frames'."""
     yield
     work()
-
-
-@contextmanager
-def _turn(before: Event, own: Event) -> Iterator[None]:
-    """Wait until the turn of the frame before has ended, and end this one with the block; wakes the next one alone."""
-    before.wait()
-    try:
-        yield
-    finally:
-        own.set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from fractions import Fraction
@@ -22,7 +21,7 @@ from maskjet.files import TemporaryFile, naming
 from maskjet.media.colours import PictureFormat, guess_picture_format
 from maskjet.media.frames import Frame, Source
 from maskjet.media.sinks.audio import AudioTrack, open_audio
-from maskjet.media.sinks.drawing_threads import DrawingThreads
+from maskjet.media.sinks.drawing_threads import MOST_WAITING, DrawingThreads
 from maskjet.media.sinks.encoders import Encoding, share_cores
 from maskjet.media.sinks.nv12 import Weights, to_nv12, weights_of
 from maskjet.media.sinks.sink import Sink
@@ -47,6 +46,9 @@ _LOWEST_FPS, _HIGHEST_FPS = 0.001, 1000.0  # a rate outside is taken as wrong
 _LONGEST_GAP_S = 3600.0  # a longer one is a clock's jump; an MP4 holds 13 hours
 _CLOCK_HZ = 90_000  # ticks of a video's timestamps, as in MPEG
 _ENCODING = Encoding()
+_MOST_THREADS = 4  # that draw
+MOST_BEHIND = _MOST_THREADS + MOST_WAITING
+"""Frames, counted from the last that was written, before which all are drawn and encoded."""
 
 
 class AnnotatedVideo(Sink):
@@ -73,6 +75,7 @@ class AnnotatedVideo(Sink):
         style: Whether frames are annotated, redacted or cut out, and how.
         encoding: Encoder and quality.
         threads: Threads of the encoder; None for one per usable core, at most 8.
+        overwrites_frames: Whether it draws into the frames' arrays, where it otherwise draws into copies.
 
     Raises:
         InputError: Pixels of the style are transparent.
@@ -90,6 +93,7 @@ class AnnotatedVideo(Sink):
         style: Style = _STYLE,
         encoding: Encoding = _ENCODING,
         threads: int | None = None,
+        overwrites_frames: bool = False,
     ) -> None:
         refuse_transparency(style, path)
         self._path, self._painter = path, Painter(style, overwrites=True)
@@ -101,8 +105,9 @@ class AnnotatedVideo(Sink):
         self._format, self._options = _CONTAINERS[Path(path).suffix.lower()]
         self._container: av.container.OutputContainer | None = None
         self._encoding, self._encoder_threads = encoding, threads or share_cores(1)
-        self._threads = DrawingThreads(max(self._encoder_threads // 2, 1))
-        self._of_thread = threading.local()  # its `picture` is the last that it drew; encoders copy it
+        self._threads = DrawingThreads(min(max(self._encoder_threads // 2, 1), _MOST_THREADS))
+        self._overwrites_frames = overwrites_frames
+        self._pictures: list[av.VideoFrame] = []  # in which no frame is; encoders copy them
         self._audio: list[AudioTrack] = []
         self._with_audio = with_audio
         self._packets = 0
@@ -117,7 +122,7 @@ class AnnotatedVideo(Sink):
 
     def _write(self, frame: Frame, detections: Detections) -> Iterator[None]:
         """The work on a frame; see `DrawingThreads`."""
-        draw = self._painter.prepare(frame, detections)
+        draw = self._painter.prepare(frame, detections, overwrites_frame=self._overwrites_frames)
         if self._container is None:
             with naming(self._path):
                 assert self._temporary is not None
@@ -129,13 +134,15 @@ class AnnotatedVideo(Sink):
             picture.pts, picture.time_base = self._next_tick(frame.time_s), Fraction(1, _CLOCK_HZ)
             assert self._temporary is not None
             self._encode(self._temporary, picture)
+        self._pictures.append(picture)
 
     def _to_picture(self, drawn: NDArray[np.uint8]) -> av.VideoFrame:
-        """Convert what is drawn to NV12, in this thread's picture."""
+        """Convert what is drawn to NV12."""
         height, width = self._stream.height, self._stream.width
-        picture: av.VideoFrame | None = getattr(self._of_thread, "picture", None)
-        if picture is None:
-            picture = self._of_thread.picture = av.VideoFrame(width, height, "nv12")
+        try:
+            picture = self._pictures.pop()
+        except IndexError:
+            picture = av.VideoFrame(width, height, "nv12")
         picture.make_writable()  # new memory if an encoder should hold on to it
         buffers: Any = picture.planes
         planes = (np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size) for plane in buffers)
