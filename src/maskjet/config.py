@@ -84,7 +84,7 @@ class EngineConfig:
     decoder: Annotated[
         Decoder,
         "Where videos and JPEGs are decoded. cuda: by the model's GPU, where frames stay; auto: by the GPU where that "
-        "is faster: JPEGs; H.264, HEVC, VP8 and VP9 of 1080p, or three and more of 720p side by side, with 8 bits.",
+        "is faster: JPEGs; H.264, HEVC, VP8 and VP9 from 720p on, and live streams from three on, with 8 bits.",
     ] = "auto"
     max_detections: Annotated[int, "Most detections per frame, the most confident ones."] = ModelSpec.max_detections
     batch: Annotated[int, "Most images of one predict call or folder, or frames of several sources, in one batch."] = 8

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _CODECS = ("h264", "hevc", "vp8", "vp9")  # decoders of FFmpeg that hand work to NVDEC, of codecs that state every bit
 _FORMATS = ("yuv420p", "yuvj420p", "cuda")  # the last is all that is known once the GPU is to decode
-_LEAST_PIXELS = 1280 * 720
-_LEAST_TOGETHER = 1920 * 1080  # pixels of the frames of all streams; 16 cores decode less as fast (benchmarks/reach.md)
+_LEAST_PIXELS = 1280 * 720  # 16 cores decode smaller videos as fast (benchmarks/reach.md)
+_LEAST_LIVE = 3  # live streams, whose sizes are not known before they are decoded
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,9 @@ class Decoding:
         """Whether the GPU is to decode a video of this size in pixels; None if that is not known yet."""
         if self.device == "cpu" or not self.is_automatic:
             return self.device != "cpu"
-        pixels = _LEAST_PIXELS if width is None or height is None else width * height
-        return pixels >= _LEAST_PIXELS and self.streams * pixels >= _LEAST_TOGETHER
+        if width is None or height is None:
+            return self.streams >= _LEAST_LIVE
+        return width * height >= _LEAST_PIXELS
 
     @contextmanager
     def accelerated(self) -> Iterator[HWAccel]:
