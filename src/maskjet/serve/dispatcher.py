@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict
+from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -37,11 +38,15 @@ PERMITS = 2
 _CPU_BATCH = 1
 _SIZE_HW = (720, 1280)
 _PATIENCE_S = 1800.0  # for other threads, which may compile
+_PAUSE_S = 0.02  # until the observer is asked again
 _log = logging.getLogger("maskjet.serve")
 
 
 class Observer(Protocol):
     """Receives a dispatcher's events, in the threads that call the model."""
+
+    def may_warm(self, step: int) -> bool:
+        """Whether a model may run its next first batch, of so many; asked again until it may."""
 
     def warm(self, model: str) -> None:
         """The model has answered its first frames."""
@@ -279,11 +284,13 @@ class Dispatcher:
 
     def _predict_black_frames(self) -> None:
         """Detect on black frames in batches of all sizes, in all own threads at once, as each has a slot."""
-        for batch in (1 << power for power in range(self.batch.bit_length())):
-            for threshold in (0.0, None):  # the first gives the most detections
-                self._barrier.wait(_PATIENCE_S)
-                images = [np.zeros((*_SIZE_HW, 3), np.uint8)] * batch
-                found = self.model.predict(images, threshold=threshold)
+        sizes = (1 << power for power in range(self.batch.bit_length()))
+        for step, (batch, threshold) in enumerate(product(sizes, (0.0, None))):  # 0 gives the most detections
+            while self._observer is not None and not self._observer.may_warm(step) and not self._is_closed:
+                time.sleep(_PAUSE_S)
+            self._barrier.wait(_PATIENCE_S)
+            images = [np.zeros((*_SIZE_HW, 3), np.uint8)] * batch
+            found = self.model.predict(images, threshold=threshold)
         found[0].draw(images[0])  # compiles the drawing
         if not self._barrier.wait(_PATIENCE_S) and self._observer is not None:
             self._observer.warm(self.name)

@@ -56,6 +56,15 @@ class Siblings:
         """Whether this worker has the sources."""
         return self._number == _FIRST
 
+    def may_warm(self, step: int) -> bool:
+        """Whether this worker may run a model's next first batch, of so many: one behind the first, which compiles.
+
+        What it compiles the others find on disk, and capture while it goes on to the next batch.
+        """
+        first = self._table.rows[_FIRST]
+        self._table.rows[self._number].warmed = step
+        return self.has_sources or self.are_ready or bool(first.is_ready) or first.warmed > step
+
     @property
     def place(self) -> dict[str, Any]:
         """This worker's number, device and process id, as JSON types."""

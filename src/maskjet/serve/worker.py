@@ -14,7 +14,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from maskjet.serve.service import Service
 
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
-_GATE_S = 0.05
 _MOST_CHARACTERS = 2000  # of an error's message
 _FAILED = 1
 _LATER_S = 0.001  # until a process with more connections looks again for one that the others left
@@ -120,8 +118,6 @@ def _serve(config: WorkerConfig) -> None:
             for name, given in config.models.items()
         }
         stack.enter_context(process.garbage_frozen())
-        while config.number and not table.were_all_ready and not table.rows[0].is_ready:
-            time.sleep(_GATE_S)  # the first one compiles; the others find it on disk
         settings = Settings(**{**config.settings, "source": tuple(config.settings["source"])})
         siblings = Siblings(table, config.number, config.device, config.secret, Path(config.folder))
         app = create_app(models, settings, siblings if config.count > 1 else None)
