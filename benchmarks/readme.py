@@ -18,7 +18,7 @@ from benchmarks.chart import draw_videos
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 RESULTS = Path(__file__).resolve().parent / "results"
-_NAMES = ("video", "sizes", "pictures_files", "network", "serve")
+_NAMES = ("video", "sizes", "pictures_files", "network", "serve", "images_peers")
 _PEERS = ("rfdetr", "rfdetr_fp16", "rfdetr_inductor", "inference_models", "inference_models_fp16")
 _HEAD = (
     "Per second, on one NVIDIA H200 with 16 cores",
@@ -36,9 +36,9 @@ def speed_table(results: Mapping[str, Mapping[str, Any]]) -> str:
     """Make a Markdown table of what users have: ours, the best other project, and the hardware's limit where known.
 
     Args:
-        results: Reports by name: of `benchmarks.video`, `sizes`, `pictures`, `network` and `serve`.
+        results: Reports by name: of `benchmarks.video`, `sizes`, `pictures`, `network`, `serve` and `images`.
     """
-    video, sizes, files, networks, serving = (results[name]["measurements"] for name in _NAMES)
+    video, sizes, files, networks, serving, folders = (results[name]["measurements"] for name in _NAMES)
     batches = {each["batch"]: each["batch"] / each["ms"] * 1000 for each in networks if each["runtime"] == "fused"}
 
     def in_video(hw: tuple[int, int], rung: str, field: str, limit: float | None = None) -> _Row:
@@ -52,6 +52,9 @@ def speed_table(results: Mapping[str, Mapping[str, Any]]) -> str:
 
     def in_files(way: str) -> Any:
         return next(m["fps"] for m in files if m["way"] == f"1080p: {way}")
+
+    def in_folder(words: str) -> float:
+        return max(m["images_per_s"] for m in folders if m["images"] == "720p" and words in m["way"])
 
     def in_serving(server: str) -> Any:
         chosen = (m for m in serving if m["server"] == server and m["size_hw"] == [720, 1280])
@@ -67,6 +70,7 @@ def speed_table(results: Mapping[str, Mapping[str, Any]]) -> str:
             in_sizes("rfdetr_inductor, masks"),
             None,
         ),
+        "a folder of JPEGs of 1280 × 720, as a job": (in_folder("job"), in_folder(", RLE"), in_folder(", masks"), None),
         "frames of a 1080p file, decoded by the CPU": in_video((1080, 1920), "depth 4", "fps"),
         "frames of a 1080p file to annotated MP4": (
             in_files("annotated MP4"),
