@@ -46,8 +46,8 @@ def fill(sink, items):
 @pytest.mark.parametrize("style", [DrawStyle(trails=True), Redaction(replace_with="blur")], ids=["drawn", "redacted"])
 def test_a_process_makes_the_same_video(style):
     def growing():
-        small, large = frames(20), frames(20, size=(300, 500))
-        for index in range(20):
+        small, large = frames(40), frames(40, size=(300, 500))
+        for index in range(40):  # more than three times as many as the memory holds
             yield replace(next(large if 5 <= index < 12 else small), index=index, time_s=index / 10)
 
     sinks = [make(kind, f"{kind.__name__}.mp4", growing(), style=style) for kind in (AnnotatedVideo, VideoProcess)]

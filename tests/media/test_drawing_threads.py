@@ -54,6 +54,28 @@ def test_frames_are_drawn_beside_each_other():
     assert done == list(range(6))
 
 
+def test_no_thread_waits_for_a_slow_frame():
+    behind, may_go_on, all_drawn, drawn, done = DrawingThreads(2), threading.Event(), threading.Event(), [], []
+
+    def work(number):
+        yield
+        if number == 0:
+            assert may_go_on.wait(60)
+        drawn.append(number)
+        if len(drawn) == 4:
+            all_drawn.set()
+        yield
+        done.append(number)
+
+    for number in range(5):
+        behind.add(partial(work, number))
+    assert all_drawn.wait(60)
+    assert (drawn, done) == ([1, 2, 3, 4], [])
+    may_go_on.set()
+    assert behind.close() is None
+    assert done == list(range(5))
+
+
 def test_whoever_adds_does_not_wait_for_the_work():
     behind, may_begin, done = DrawingThreads(), threading.Event(), []
 

@@ -53,10 +53,9 @@ class DrawingThreads:
             raise self._error
         with self._changing:
             self._waiting.append(work())
-            if self._running == self._count:
-                return
-            self._running += 1
-        self._threads.submit(self._run)
+            if self._running < self._count:
+                self._threads.submit(self._run)
+                self._running += 1
 
     def _run(self) -> None:
         """Work on frames until none waits."""

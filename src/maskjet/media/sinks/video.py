@@ -48,7 +48,7 @@ _CLOCK_HZ = 90_000  # ticks of a video's timestamps, as in MPEG
 _ENCODING = Encoding()
 _MOST_THREADS = 4  # that draw
 MOST_BEHIND = _MOST_THREADS + MOST_WAITING
-"""Frames, counted from the last that was written, before which all are drawn and encoded."""
+"""Once a frame is taken, all but so many, counted from it, are drawn and encoded."""
 
 
 class AnnotatedVideo(Sink):
