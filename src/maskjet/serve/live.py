@@ -21,6 +21,7 @@ from maskjet.errors import MaskjetError
 from maskjet.serve import bodies, problems, v1
 from maskjet.serve.queries import Query, parse_query
 from maskjet.serve.service import Service
+from maskjet.serve.subscribers import offer
 from maskjet.serve.tickets import Options
 from maskjet.tracking import Tracker
 
@@ -118,8 +119,7 @@ class _FrameStream:
         if query.is_tracked:
             self._tracker, self._options = _begin_tracking(query)
         self._dropped = 0
-        self._newest: tuple[int, bytes] | None = None
-        self._came = asyncio.Event()
+        self._newest: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue(1)
         self._in_progress: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -166,11 +166,10 @@ class _FrameStream:
                 raise WebSocketException(1009, f"A frame must have at most {settings.frame_bytes:,} bytes.")
             if not rate.count(loop.time()):
                 raise WebSocketException(1008, f"At most {settings.frame_rate} frames may come a second, more came.")
-            if self._newest is not None:
+            if self._newest.full():
                 self._dropped += 1
                 self._service.metrics.dropped.labels(_SOURCE).inc()
-            self._newest = (index, data)
-            self._came.set()
+            offer(self._newest, (index, data))
             index += 1
 
     async def _answer_all(self) -> None:
@@ -179,10 +178,7 @@ class _FrameStream:
         before: asyncio.Task[None] | None = None
         while True:
             await room.acquire()
-            await self._came.wait()
-            assert self._newest is not None
-            (index, data), self._newest = self._newest, None
-            self._came.clear()
+            index, data = await self._newest.get()
             before = asyncio.create_task(self._answer(index, data, before))
             self._in_progress.add(before)
             before.add_done_callback(self._in_progress.discard)
