@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from maskjet.cli import signals
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from maskjet.media.decoding import Decoding
     from maskjet.media.frames import Frame, Source, UnopenedSource
     from maskjet.media.sinks import Outputs, Sinks, SinksInTurn, Window
+    from maskjet.media.source import Opening
     from maskjet.model import Model
     from maskjet.tiling.layout import Tiling
     from maskjet.tracking import Line, Zone
@@ -38,8 +39,8 @@ class Run:
 
     load: Callable[[], Model]
     """Loads the model, once the sources and outputs are known to be right."""
-    opening: dict[str, Any]
-    """Arguments of `UnopenedSource.open`, but for the decoder."""
+    opening: Opening
+    """How sources are opened, but for where they are decoded."""
     decoding: Callable[[], Decoding]
     """Where videos are decoded; asked for when a source is opened, as it loads PyTorch."""
     streaming: dict[str, Any]
@@ -70,7 +71,7 @@ class Run:
 
     def open(self, unopened: UnopenedSource) -> Source:
         """Open a source."""
-        return unopened.open(**self.opening, decoder=self.decoding())
+        return unopened.opening(replace(self.opening, decoding=self.decoding()))
 
     def check_outputs(self, outs: Sequence[str], sources: Sequence[Source | UnopenedSource]) -> Outputs | None:
         """Check outputs of sources, and begin what takes seconds; None if there are none."""
