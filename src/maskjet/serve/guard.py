@@ -17,6 +17,7 @@ import base64
 import hashlib
 import hmac
 import logging
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -236,15 +237,13 @@ class _GuardedRequest:
     async def _linger(self) -> None:
         """Read on for a moment, as a client that still sends would see a reset connection instead of the answer."""
         dropped = 0
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(_LINGER_S):
                 while dropped < _LINGER_BYTES:
                     message = await self._receive()
                     dropped += len(message.get("body", b""))
                     if not message.get("more_body", False):
                         return
-        except TimeoutError:
-            pass
 
     async def refuse(self, problem: problems.ProblemError) -> None:
         """Answer with a problem, if nothing was answered yet."""
