@@ -116,11 +116,11 @@ def test_sources_that_are_read_once_are_refused(maskjet, more):
 def test_a_source_that_changes_is_no_output(maskjet, monkeypatch):
     opened = []
 
-    def shorter(self, **_):
-        opened.append(self)
-        return open_source(self.name, limit=None if len(opened) % 2 else 20)
+    def shorter(_, unopened):
+        opened.append(unopened)
+        return open_source(unopened.name, limit=None if len(opened) % 2 else 20)
 
-    monkeypatch.setattr("maskjet.media.source.UnopenedSource.open", shorter)
+    monkeypatch.setattr("maskjet.cli.runs.Run.open", shorter)
     code, _, err = maskjet("run face.mp4 --track=two-pass -o out.mp4")
     assert code == 3
     assert "source must stay as it is during both passes, 'face.mp4' has changed" in err

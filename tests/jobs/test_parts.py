@@ -184,7 +184,7 @@ def test_a_store_where_killed_uploads_leave_half_a_file_is_refused(out):
 def test_what_a_killed_run_leaves_is_not_read_and_is_removed(tmp_path, monkeypatch):
     parts, table = Parts(str(tmp_path)), table_of(*made_up())
     with monkeypatch.context() as patch:  # killed where the file is written and not yet renamed
-        patch.setattr(TemporaryFile, "finish", lambda _: sys.exit())
+        patch.setattr(TemporaryFile, "finish", lambda _, **__: sys.exit())
         patch.setattr(TemporaryFile, "remove", lambda temporary: temporary.file.close())
         with pytest.raises(SystemExit):
             parts.write(A, table)

@@ -34,16 +34,16 @@ class Killed(jobs_ray.Actor):
 
     def load(self):
         answer = super().load()
-        self._done, self._worker._work = self._worker._work, self._work
+        self._done, self._worker.do = self._worker.do, self._do
         return answer
 
-    def _work(self, part, segment):
+    def _do(self, part, segment, **options):
         if ray.get_runtime_context().get_node_id() == self.spot:
             os.kill(os.getppid(), signal.SIGKILL)  # the node's own process
             time.sleep(60)  # which this one does not outlive
         if Path(segment.files[0].path).stem == "2":
             os.kill(os.getpid(), signal.SIGKILL)
-        return self._done(part, segment)
+        return self._done(part, segment, **options)
 
 
 class Held(jobs_ray.Actor):
@@ -53,17 +53,17 @@ class Held(jobs_ray.Actor):
 
     def load(self):
         answer = super().load()
-        self._done, self._worker._work = self._worker._work, self._work
+        self._done, self._worker.do = self._worker.do, self._do
         Path(f"{self.marker}.path").write_text("\n".join(sys.path))
         return answer
 
-    def _work(self, part, segment):
+    def _do(self, part, segment, **options):
         try:
             Path(self.marker).touch(exist_ok=False)
         except FileExistsError:
             while not Path(f"{self.marker}.go").exists():
                 time.sleep(0.05)
-        return self._done(part, segment)
+        return self._done(part, segment, **options)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from maskjet.cli.choosing import load_model
 from maskjet.cli.options import (
     INPUT,
     JsonOption,
@@ -37,10 +38,8 @@ def bench(
     """Measure how fast a model runs here, and what takes the time."""
     from maskjet.bench import DEPTHS, measure_source
     from maskjet.media.frames import open_source
-    from maskjet.model import Model, read_network
 
     open_source(source).close()  # fails early, before the model is loaded
-    network = read_network(model, weights, config.input_size)
-    with Model(network, config) as loaded, progress("measuring", len(DEPTHS)) as advance:
+    with load_model(model, weights, config) as loaded, progress("measuring", len(DEPTHS)) as advance:
         report = measure_source(source, loaded, frames=frames, on_progress=advance)
     print_result(report.as_dict() if as_json else report, to_stdout=True)

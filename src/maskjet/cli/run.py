@@ -247,7 +247,7 @@ def run(
         raise InputError(f"out must go with --count where it gets events, got {kinds['events']!r} without.")
     drawing, mask_pixels = style()
     check_drawn(drawing, outs, shows=show)
-    selection = check_opening(every, start, limit, reconnect_for, video_stream=video_stream).selection
+    opening = check_opening(every, start, limit, reconnect_for, video_stream=video_stream)
     is_live = any(stream_named(each) is not None for each in source)
     is_together = side_by_side or (len(source) > 1 and is_live)
     if track == "two-pass" and (is_live or is_together):
@@ -258,13 +258,7 @@ def run(
     found = expand_sources(source[0] if len(source) == 1 else list(source), recursive=recursive)
     job = Run(
         load=load,
-        opening={
-            "every": every,
-            "start": start,
-            "limit": limit,
-            "video_stream": video_stream,
-            "reconnect_for": reconnect_for,
-        },
+        opening=opening,
         decoding=partial(choose_decoding, config, len(found) if is_together else 1),
         streaming={
             "depth": depth,
@@ -283,7 +277,7 @@ def run(
             "mask_pixels": mask_pixels,
             "encoder": encoder,
             "quality": quality,
-            "selection": selection,
+            "selection": opening.selection,
             "overwrite": not no_overwrite,
         },
         shows=show,

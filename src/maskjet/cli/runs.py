@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from maskjet.cli import signals
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from maskjet.media.decoding import Decoding
     from maskjet.media.frames import Frame, Source, UnopenedSource
     from maskjet.media.sinks import Outputs, Sinks, SinksInTurn, Window
+    from maskjet.media.source import Opening
     from maskjet.model import Model
     from maskjet.tiling.layout import Tiling
     from maskjet.tracking import Line, Zone
@@ -38,8 +39,8 @@ class Run:
 
     load: Callable[[], Model]
     """Loads the model, once the sources and outputs are known to be right."""
-    opening: dict[str, Any]
-    """Arguments of `UnopenedSource.open`, but for the decoder."""
+    opening: Opening
+    """How sources are opened, but for where they are decoded."""
     decoding: Callable[[], Decoding]
     """Where videos are decoded; asked for when a source is opened, as it loads PyTorch."""
     streaming: dict[str, Any]
@@ -70,14 +71,14 @@ class Run:
 
     def open(self, unopened: UnopenedSource) -> Source:
         """Open a source."""
-        return unopened.open(**self.opening, decoder=self.decoding())
+        return unopened.opening(replace(self.opening, decoding=self.decoding()))
 
-    def check_outputs(self, outs: Sequence[str], sources: Sequence[Source | UnopenedSource]) -> Outputs | None:
-        """Check outputs of sources, and begin what takes seconds; None if there are none."""
-        from maskjet.media.sinks import check_outputs
+    def check_outputs(self, outs: Sequence[str], sources: Sequence[Source | UnopenedSource]) -> Outputs:
+        """Check outputs of sources, if there are any, and begin what takes seconds."""
+        from maskjet.media.sinks import Outputs, check_outputs
 
-        if not outs:
-            return None
+        if not outs:  # there are windows alone
+            return Outputs((), [() for _ in sources], sources)
         outputs = check_outputs(outs, sources, style=self.style, **self.writing)
         outputs.prepare()
         return outputs
@@ -100,8 +101,6 @@ class Run:
 
 def run_together(run: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) -> None:
     """Run a model on sources side by side."""
-    from maskjet.media.sinks import SinksBySource
-
     with ExitStack() as stack:
         sources = [stack.enter_context(run.open(each)) for each in found]
         outputs = run.check_outputs(outs, sources)
@@ -110,7 +109,7 @@ def run_together(run: Run, found: Sequence[UnopenedSource], outs: Sequence[str])
         model = run.open_model(stack)
         results = run.stream(model, sources[0] if len(sources) == 1 else sources)
         with _windows(run, sources) as windows, _working(run, results), _measuring(run, sources, summaries):
-            sinks = SinksBySource([], [[] for _ in sources]) if outputs is None else outputs.open()
+            sinks = outputs.open()
             with _gathering(run, sinks, outputs), sinks:
                 with progress_of(sources) as advance:
                     _write(run, results, sinks, windows, advance, summaries)
@@ -196,11 +195,9 @@ def _one_of_several(run: Run, position: int) -> Iterator[None]:
 
 
 @contextmanager
-def _opened(run: Run, outputs: Outputs | None) -> Iterator[SinksInTurn]:
+def _opened(run: Run, outputs: Outputs) -> Iterator[SinksInTurn]:
     """The sinks of sources that are read one after another."""
-    from maskjet.media.sinks import SinksInTurn
-
-    sinks = SinksInTurn([], lambda *_: []) if outputs is None else outputs.open_in_turn()
+    sinks = outputs.open_in_turn()
     with _gathering(run, sinks, outputs), sinks:
         yield sinks
         if run.is_broken_off(run.summary.frames):
@@ -278,14 +275,14 @@ def _measuring(run: Run, sources: Sequence[Source], summaries: Sequence[SourceSu
 
 
 @contextmanager
-def _gathering(run: Run, sinks: Sinks, outputs: Outputs | None) -> Iterator[None]:
+def _gathering(run: Run, sinks: Sinks, outputs: Outputs) -> Iterator[None]:
     """Record the outputs, once they have their final names."""
     try:
         yield
     finally:
         run.summary.outputs, run.summary.left_out = list(sinks.paths), sinks.left_out
         run.summary.lost_events = sinks.lost
-        run.summary.replaced = [path for path in sinks.paths if outputs and path in outputs.existing]
+        run.summary.replaced = [path for path in sinks.paths if path in outputs.existing]
 
 
 @contextmanager

@@ -24,7 +24,6 @@ class Ended(KeyboardInterrupt):
 
     def __init__(self, number: int) -> None:
         super().__init__(f"ended by {signal.Signals(number).name}")
-        self.number = number
 
 
 def exit_code(number: int) -> int:

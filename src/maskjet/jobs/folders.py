@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from maskjet.errors import InputError, OutputError, translate_errors
-from maskjet.files import TemporaryFile, naming
+from maskjet.files import naming, replacing
 from maskjet.jobs import storage
 
 LOCK = "job.lock"
@@ -65,13 +65,8 @@ class LocalFolder:
     def write(self, place: str, data: bytes) -> None:
         """Write a file atomically, and sync it to disk; an error leaves nothing of it."""
         path = self.path / place
-        temporary = TemporaryFile(str(path), suffix="")  # without a suffix by which programs would find it
-        try:
+        with replacing(path, suffix="") as temporary:  # without a suffix by which programs would find it
             temporary.write(data)
-            temporary.finish()
-        except BaseException:
-            temporary.remove()
-            raise
         with naming(str(path)):
             for folder in (path.parent, *(each for each in path.parent.parents if each.is_relative_to(self.path))):
                 _sync_folder(folder)  # any of them may be new

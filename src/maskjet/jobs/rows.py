@@ -128,7 +128,7 @@ class TableBuilder:
         self._schema = schema(with_weak=with_weak, with_tracks=with_tracks).with_metadata(
             {METADATA_KEY: _dump({"version": __version__, "schema": SCHEMA, "bad_frames": []} | about)}
         )
-        self._frames = self._detections = 0
+        self._detections = 0
         self._waiting: list[FoundFrame] = []
         self._bytes = 0
         self._batches: list[pyarrow.RecordBatch] = []
@@ -138,7 +138,6 @@ class TableBuilder:
         size = sum(len(rle["counts"]) for each in (frame.found, frame.weak) if each for rle in each.rle or ())
         if size > _MOST_BYTES:
             raise InputError(f"rle must have at most {_MOST_BYTES} bytes in a frame, got {size}.")
-        self._frames += 1
         self._detections += len(frame.found)
         self._waiting.append(frame)
         self._bytes += size
@@ -149,26 +148,25 @@ class TableBuilder:
         """Build the table of all frames added; its metadata has their number, that of detections, and `more`."""
         self._flush()
         table = arrow().Table.from_batches(self._batches, schema=self._schema)
-        return with_metadata(table, frames=self._frames, detections=self._detections, **more)
+        return with_metadata(table, frames=table.num_rows, detections=self._detections, **more)
 
     def _flush(self) -> None:
         frames, self._waiting, self._bytes = self._waiting, [], 0
         if not frames:
             return
-        columns = _columns(frames)
-        columns = {name: columns[name] for name in self._schema.names}
-        self._batches.append(arrow().RecordBatch.from_pydict(columns, schema=self._schema))
+        # Takes the schema's columns alone, and its types.
+        self._batches.append(arrow().RecordBatch.from_pydict(_columns(frames), schema=self._schema))
 
 
 def _columns(frames: Sequence[FoundFrame]) -> dict[str, Any]:
-    """Columns of frames, by name; of numbers there are arrays, not an object for each."""
-    pa, found = arrow(), [each.found for each in frames]
+    """Columns of frames, by name; of detections' numbers there are arrays, not an object for each."""
+    found = [each.found for each in frames]
     about = {
-        "source": pa.array([as_utf8(each.source) for each in frames], pa.string()),
-        "index": pa.array([each.index for each in frames], pa.int64()),
-        "time_s": pa.array([each.time_s for each in frames], pa.float64()),
-        "height": pa.array([each.image_size[0] for each in found], pa.int32()),
-        "width": pa.array([each.image_size[1] for each in found], pa.int32()),
+        "source": [as_utf8(each.source) for each in frames],
+        "index": [each.index for each in frames],
+        "time_s": [each.time_s for each in frames],
+        "height": [each.image_size[0] for each in found],
+        "width": [each.image_size[1] for each in found],
     }
     weak = [each.found[:0] if each.weak is None else each.weak for each in frames]
     weak_lists = {_WEAK + name: column for name, column in _lists(weak).items()}

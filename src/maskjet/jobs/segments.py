@@ -66,14 +66,9 @@ class Segment:
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Segment:
         """Undo `as_dict`."""
-        entry = value["entry"]
-        return cls(
-            files=tuple(SourceFile(**file) for file in value["files"]),
-            is_video=value["is_video"],
-            first=value["first"],
-            count=value["count"],
-            entry=None if entry is None else Entry(**entry),
-        )
+        files = tuple(SourceFile(**file) for file in value["files"])
+        entry = None if value["entry"] is None else Entry(**value["entry"])
+        return cls(**{**value, "files": files, "entry": entry})
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,7 @@ class Worker:
             return error_answer(error, segment.name)
 
     def do(self, part: str, segment: Segment, *, is_again: bool = False) -> Outcome:
-        """Detect on a segment and write its part.
+        """Detect on a segment and write its part, in up to three tries: errors of disks and networks may be transient.
 
         Raises:
             OutputError: The part can't be written, or a later job works on the folder.
@@ -152,10 +152,6 @@ class Worker:
         self._folder.check(self._run)
         if is_again:
             note_failures(self._folder, part, ())  # replaces what the attempt before may have written
-        return self._work(part, segment)
-
-    def _work(self, part: str, segment: Segment) -> Outcome:
-        """Process a segment in up to three tries, as errors of disks and networks may be transient."""
         outcome, table = Outcome(part, is_written=False), None
         for _ in range(TRIES):
             outcome, table = self._try(part, segment)

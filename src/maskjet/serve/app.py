@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from maskjet.errors import InputError, MaskjetError
+from maskjet.errors import InputError
 from maskjet.serve import health, live, metrics, page, problems, source_routes, v1, v2, v2_grpc
 from maskjet.serve.guard import Guard
 from maskjet.serve.metrics import RequestCounter
@@ -78,8 +78,7 @@ def create_app(
         page.router,
     ):
         app.include_router(router)
-    for kind in (problems.ProblemError, MaskjetError, HTTPException):
-        app.add_exception_handler(kind, _answer_problem)
+    app.add_exception_handler(HTTPException, _answer_problem)  # `Guard` answers other errors
     app.add_middleware(_Shortcut)
     app.add_middleware(Guard, service=service)
     app.add_middleware(RequestCounter, metrics=service.metrics)  # the one added last is the outermost

@@ -14,13 +14,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from fastapi import APIRouter, WebSocket, WebSocketDisconnect
+from fastapi import APIRouter, WebSocket, WebSocketDisconnect, WebSocketException
 
 from maskjet.calls import WEAK
 from maskjet.errors import MaskjetError
 from maskjet.serve import bodies, problems, v1
 from maskjet.serve.queries import Query, parse_query
 from maskjet.serve.service import Service
+from maskjet.serve.subscribers import offer
 from maskjet.serve.tickets import Options
 from maskjet.tracking import Tracker
 
@@ -42,14 +43,6 @@ _SUBPROTOCOL = "maskjet"
 _SOURCE = "stream"  # the metrics' label `source`
 
 
-class _CloseError(Exception):
-    """The WebSocket must be closed with this code and reason."""
-
-    def __init__(self, code: int, reason: str) -> None:
-        super().__init__(reason)
-        self.code, self.reason = code, reason
-
-
 @router.websocket("/v1/stream")
 async def stream(websocket: WebSocket) -> None:
     """Answer the frames of one client."""
@@ -58,15 +51,15 @@ async def stream(websocket: WebSocket) -> None:
     await websocket.accept(_SUBPROTOCOL if _SUBPROTOCOL in offered else None)
     try:
         await _run(websocket, service)
-    except _CloseError as error:
+    except WebSocketException as error:
         await _close(websocket, error)
     except WebSocketDisconnect:
         pass
     except Exception as error:
-        await _close(websocket, _CloseError(1011, problems.to_problem(error).detail))
+        await _close(websocket, WebSocketException(1011, problems.to_problem(error).detail))
 
 
-async def _close(websocket: WebSocket, error: _CloseError) -> None:
+async def _close(websocket: WebSocket, error: WebSocketException) -> None:
     reason = error.reason.encode()[:120].decode(errors="ignore")  # a close frame holds 123 bytes
     with suppress(WebSocketDisconnect, RuntimeError):  # it is closed already
         await websocket.close(error.code, reason)
@@ -75,12 +68,12 @@ async def _close(websocket: WebSocket, error: _CloseError) -> None:
 async def _run(websocket: WebSocket, service: Service) -> None:
     limit, task = service.settings.streams, asyncio.current_task()
     if len(service.streams) >= limit:
-        raise _CloseError(1013, f"The service has {limit} WebSockets already; try again later.")
+        raise WebSocketException(1013, f"The service has {limit} WebSockets already; try again later.")
     try:
         query = parse_query(websocket.query_params, service, is_stream=True)
     except (problems.ProblemError, MaskjetError) as error:
         problem = problems.to_problem(error)
-        raise _CloseError(1013 if problem.status == 503 else 1008, problem.detail) from error
+        raise WebSocketException(1013 if problem.status == 503 else 1008, problem.detail) from error
     assert task is not None
     service.streams.add(task)
     service.metrics.streams.inc()
@@ -126,13 +119,12 @@ class _FrameStream:
         if query.is_tracked:
             self._tracker, self._options = _begin_tracking(query)
         self._dropped = 0
-        self._newest: tuple[int, bytes] | None = None
-        self._came = asyncio.Event()
+        self._newest: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue(1)
         self._in_progress: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
-        """Answer until the client leaves or the service ends; raises _CloseError if the socket must be closed."""
+        """Answer until the client leaves or the service ends; raises WebSocketException to close the socket."""
         receiving = asyncio.create_task(self._receive())
         answering = asyncio.create_task(self._answer_all())
         ending = asyncio.create_task(self._service.ending.wait())
@@ -147,8 +139,8 @@ class _FrameStream:
             if self._in_progress:
                 await asyncio.wait((receiving, asyncio.gather(*self._in_progress)), return_when=asyncio.FIRST_COMPLETED)
             if self._service.failure is not None:
-                raise _CloseError(1011, self._service.failure)
-            raise _CloseError(1001, "The service is shutting down.")
+                raise WebSocketException(1011, self._service.failure)
+            raise WebSocketException(1001, "The service is shutting down.")
         finally:
             for each in (*ends, *self._in_progress):
                 each.cancel()
@@ -164,21 +156,20 @@ class _FrameStream:
                 async with asyncio.timeout(settings.idle_s):
                     message = await self._websocket.receive()
             except TimeoutError:
-                raise _CloseError(1008, f"No frame came for {settings.idle_s:g} s.") from None
+                raise WebSocketException(1008, f"No frame came for {settings.idle_s:g} s.") from None
             if message["type"] == "websocket.disconnect":
                 return
             data = message.get("bytes")
             if data is None:
-                raise _CloseError(1003, "A frame must be a binary message, a text came.")
+                raise WebSocketException(1003, "A frame must be a binary message, a text came.")
             if len(data) > settings.frame_bytes:
-                raise _CloseError(1009, f"A frame must have at most {settings.frame_bytes:,} bytes.")
+                raise WebSocketException(1009, f"A frame must have at most {settings.frame_bytes:,} bytes.")
             if not rate.count(loop.time()):
-                raise _CloseError(1008, f"At most {settings.frame_rate} frames may come a second, more came.")
-            if self._newest is not None:
+                raise WebSocketException(1008, f"At most {settings.frame_rate} frames may come a second, more came.")
+            if self._newest.full():
                 self._dropped += 1
                 self._service.metrics.dropped.labels(_SOURCE).inc()
-            self._newest = (index, data)
-            self._came.set()
+            offer(self._newest, (index, data))
             index += 1
 
     async def _answer_all(self) -> None:
@@ -187,10 +178,7 @@ class _FrameStream:
         before: asyncio.Task[None] | None = None
         while True:
             await room.acquire()
-            await self._came.wait()
-            assert self._newest is not None
-            (index, data), self._newest = self._newest, None
-            self._came.clear()
+            index, data = await self._newest.get()
             before = asyncio.create_task(self._answer(index, data, before))
             self._in_progress.add(before)
             before.add_done_callback(self._in_progress.discard)
@@ -209,7 +197,7 @@ class _FrameStream:
         with suppress(WebSocketDisconnect, RuntimeError):  # it is closed: `_receive` ends, too
             await self._websocket.send_text(f'{{"frame": {index}, "dropped": {self._dropped}, {answer}}}')
         if self._service.failure is not None and problem is not None and not self._failed.done():
-            self._failed.set_exception(_CloseError(1011, problem.detail))
+            self._failed.set_exception(WebSocketException(1011, problem.detail))
 
     async def _detect(self, data: bytes, before: asyncio.Task[None] | None) -> str:
         """The result of one frame, as JSON; a tracked one waits for the frame before it."""

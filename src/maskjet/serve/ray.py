@@ -11,7 +11,7 @@ unknown to the others, so `sources` is 0 unless given, and then needs one replic
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from maskjet import process
@@ -100,10 +100,9 @@ def _make_app(chosen: ReplicaConfig) -> FastAPI:
     if config.device == "auto":  # Ray does not hide GPUs from a replica that asks for none
         has_gpu = bool(ray.get_runtime_context().get_accelerator_ids()["GPU"])
         config = replace(config, device="cuda" if has_gpu else "cpu")
-    options = {each.name: getattr(config, each.name) for each in fields(config)}
     with ExitStack() as stack:
         models = {
-            name: stack.enter_context(load(given, weights=chosen.weights, **options))
+            name: stack.enter_context(load(given, weights=chosen.weights, **asdict(config)))
             for name, given in chosen.models.items()
         }
         stack.enter_context(process.garbage_frozen())

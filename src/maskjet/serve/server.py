@@ -129,7 +129,6 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, service: Service, *, announce: Callable[[], None]) -> None:
         super().__init__(config)
         self._service, self._announce = service, announce
-        self._announcing: asyncio.Task[None] | None = None
         self._is_signalled = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -147,8 +146,7 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, after a moment for requests that were sent before the signal arrived."""
         self._service.is_draining = True
-        if self._announcing is not None:
-            self._announcing.cancel()
+        self._announcing.cancel()
         await self._last_connections()
         self._service.is_closed = True
         start = time.monotonic()

@@ -129,9 +129,7 @@ class Service:
         }
         self.metrics = Metrics(self.dispatchers, lambda: self.is_ready)
         self._warming = set(self.dispatchers)
-        self._changed: asyncio.Event | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._failed, self._warmed = asyncio.Event(), asyncio.Event()  # the latter also after a failure
 
     @property
     def is_warm(self) -> bool:
@@ -167,7 +165,7 @@ class Service:
 
     def start(self) -> None:
         """Start the dispatchers, which warm up first; called in the event loop."""
-        self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         for dispatcher in self.dispatchers.values():
             dispatcher.start()
         self._watching = asyncio.ensure_future(self._keep_house())
@@ -183,15 +181,11 @@ class Service:
 
     async def warmed_up(self) -> None:
         """Wait until each model has answered frames, or has failed to."""
-        while self._changed is not None and not self.is_warm and self.failure is None:
-            await self._changed.wait()
-            self._changed.clear()
+        await self._warmed.wait()
 
     async def until_failure(self) -> None:
         """Wait until the device has failed."""
-        while self._changed is not None and self.failure is None:
-            await self._changed.wait()
-            self._changed.clear()
+        await self._failed.wait()
 
     async def end_streams(self) -> None:
         """Close the WebSockets after the frames in flight, within `Settings.drain_s`."""
@@ -203,8 +197,7 @@ class Service:
         """End the dispatchers and threads within a bounded time."""
         self.is_draining = self.is_closed = True
         self.ending.set()
-        if self._watching is not None:
-            self._watching.cancel()
+        self._watching.cancel()
         closings = (asyncio.to_thread(dispatcher.close, _END_S) for dispatcher in self.dispatchers.values())
         await asyncio.gather(*closings)
         ending = threading.Thread(target=self._pool.shutdown, kwargs={"cancel_futures": True}, daemon=True)
@@ -219,7 +212,8 @@ class Service:
     def warm(self, model: str) -> None:
         """A model has answered its first frames; see `dispatcher.Observer`."""
         self._warming.discard(model)
-        self._wake()
+        if self.is_warm:
+            self._set(self._warmed)
 
     def batch_done(self, model: str, images: int, queue_s: Sequence[float], predict_s: float) -> None:
         """Record a batch's measurements; see `dispatcher.Observer`."""
@@ -231,9 +225,10 @@ class Service:
     def failed(self, error: Exception) -> None:
         """A model can't be used any more; see `dispatcher.Observer`."""
         self.failure, self.error = self.failure or str(error), self.error or error
-        self._wake()
+        self._set(self._failed)
+        self._set(self._warmed)
 
-    def _wake(self) -> None:
-        if self._loop is not None and self._changed is not None:
-            with suppress(RuntimeError):  # the loop was closed meanwhile
-                self._loop.call_soon_threadsafe(self._changed.set)
+    def _set(self, event: asyncio.Event) -> None:
+        """Set an event; from any thread."""
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            self._loop.call_soon_threadsafe(event.set)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from ipaddress import ip_address
 from typing import Annotated
@@ -103,12 +104,9 @@ class Settings:
     @property
     def is_loopback(self) -> bool:
         """Whether `host` is reached from this machine alone."""
-        if self.host == "localhost":
-            return True
-        try:
+        with suppress(ValueError):  # a name
             return ip_address(self.host.strip("[]")).is_loopback
-        except ValueError:  # another name
-            return False
+        return self.host == "localhost"
 
     def check_exposure(self) -> None:
         """Raise InputError if the service would listen beyond this machine without a token or `insecure`."""

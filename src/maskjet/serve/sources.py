@@ -201,15 +201,14 @@ class Sources:
         self._service = service
         self._by_id: dict[str, WatchedSource] = {}
         self._removed: list[WatchedSource] = []  # whose threads may still wait for a host
-        self._ending: asyncio.Task[None] | None = None
         service.metrics.watch_sources(lambda: {each.id: each.reading for each in self._by_id.values()})
 
     def start(self) -> None:
         """Watch the sources of the settings."""
+        self._ending = asyncio.create_task(self._end())
         for text in self._service.settings.source:
             name, location = split_name(text)
             self.add(location, name=name)
-        self._ending = asyncio.create_task(self._end())
 
     async def _end(self) -> None:
         await self._service.ending.wait()
@@ -219,8 +218,7 @@ class Sources:
     async def aclose(self) -> None:
         """Stop all sources, and wait a bounded time for their threads."""
         self._service.ending.set()
-        if self._ending is not None:
-            await self._ending
+        await self._ending
         deadline = time.monotonic() + _JOIN_S
         for source in (*self._by_id.values(), *self._removed):
             await asyncio.to_thread(source.thread.join, max(0.0, deadline - time.monotonic()))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,19 +71,18 @@ class Answer:
     """Images in its batch."""
 
 
+@dataclass(slots=True, eq=False)
 class Ticket:
     """An image that is being decoded, waits, or is in a batch."""
 
-    __slots__ = ("answer", "arrived", "decode", "decode_s", "future", "image", "is_gone", "options")
-
-    def __init__(self, options: Options) -> None:
-        self.options = options
-        self.image: Image | WholeJPEG | torch.Tensor | None = None
-        self.decode: Callable[[], Image | WholeJPEG] | None = None
-        self.future: Future[None] | None = None
-        self.arrived = self.decode_s = 0.0
-        self.is_gone = False
-        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    options: Options
+    image: Image | WholeJPEG | torch.Tensor | None = None
+    decode: Callable[[], Image | WholeJPEG] | None = None
+    future: Future[None] | None = None
+    arrived: float = 0.0
+    decode_s: float = 0.0
+    is_gone: bool = False
+    answer: asyncio.Future[Answer] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 def resolve(tickets: Sequence[Ticket], outcomes: Sequence[Answer | BaseException]) -> None:
