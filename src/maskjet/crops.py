@@ -25,7 +25,7 @@ def cut(
         top, bottom = _widen(box[1], box[3], height)
         if shape == "square":
             side = max(right - left, bottom - top)
-            left, top = _center(left, right, side, width), _center(top, bottom, side, height)
+            left, top = center(left, right, side, width), center(top, bottom, side, height)
             right, bottom = left + side, top + side
         rows, columns = slice(max(top, 0), bottom), slice(max(left, 0), right)
         inside = image[rows, columns]
@@ -43,7 +43,7 @@ def _widen(start: float, end: float, size: int) -> tuple[int, int]:
     return first, min(max(math.ceil(end), first + 1), size)
 
 
-def _center(start: int, end: int, side: int, size: int) -> int:
+def center(start: float, end: float, side: int, size: int) -> int:
     """The start of an interval of another length about the same centre, moved into the image if it fits."""
-    moved = min(max((start + end - side) // 2, 0), size - side)
+    moved = min(max(int(start + end - side) // 2, 0), size - side)
     return moved if side <= size else (size - side) // 2

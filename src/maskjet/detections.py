@@ -238,8 +238,7 @@ class Detections:
         Raises:
             MissingDependencyError: fiftyone is not installed.
         """
-        tracks = None if self.track_id is None else self.track_id.tolist()
-        return make_fiftyone(self.image_size, self.xyxy, self._names(), self.confidence.tolist(), self.rle, tracks)
+        return make_fiftyone(self)
 
     def to_supervision(self, *, masks: Literal["dense", "compact", False] = "dense") -> supervision.Detections:
         """Convert to `supervision.Detections`, with the class names under data["class_name"].

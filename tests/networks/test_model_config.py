@@ -192,7 +192,7 @@ def test_fields_for_training_change_nothing(described, tmp_path):
 
 @pytest.mark.parametrize("field", REFUSED)
 def test_what_is_not_implemented_is_refused(field, described, tmp_path):
-    with pytest.raises(CheckpointError, match=rf"weights\.pth' states an architecture .*: {field} must be .*, got "):
+    with pytest.raises(CheckpointError, match=rf"weights\.pth' does not: {field} must be .*, got "):
         resolve(described, tmp_path / "weights.pth", **{field: REFUSED[field]})
 
 

@@ -10,13 +10,12 @@ from maskjet import traffic
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import InputError, SourceError
-from maskjet.parity import dump as dump_module
 from maskjet.parity.check import check
 from maskjet.parity.datasets import DataSet
 from maskjet.parity.dump import Dump, write_dump
 from maskjet.parity.images import Files
 from maskjet.parity.variants import DetectorVariant
-from tests.parity.dumps import BOXES, dump
+from tests.parity.dumps import BOXES
 
 VARIANT = DetectorVariant("one", EngineConfig(device="cpu"))
 
@@ -33,7 +32,6 @@ def fake(monkeypatch):
                 yield frame, Detections(frame.image.shape[:2], np.array(BOXES[:1], np.float32) / 4, sure, one)
 
     monkeypatch.setattr(DetectorVariant, "run", run)
-    monkeypatch.setattr(dump_module, "describe_run", lambda: dict(dump().run))
 
 
 @pytest.fixture

@@ -44,13 +44,12 @@ def mode_of(text: str) -> int | None:
     Raises:
         SourceError: The file system does not tell.
     """
-    with translate_errors(SourceError, f"source must be readable, {text!r} is not"):
-        try:
-            return Path(text).stat().st_mode
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise SourceError(f"source must be readable, {text!r} is not: {explain(error)}.") from error
+    try:
+        return Path(text).stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:  # the latter for a NUL in the path
+        raise SourceError(f"source must be readable, {text!r} is not: {explain(error)}.") from error
 
 
 def mode_of_source(text: str) -> int | None:

@@ -142,9 +142,8 @@ def kind_of_source(value: Any) -> str | None:
 
 def open_with(source: Any, opening: Opening, name: str = "image") -> Source:
     """Open a source; `name` is used for images in memory."""
-    selection = opening.selection
     if isinstance(source, Source):
-        if selection != EVERYTHING:
+        if opening.selection != EVERYTHING:
             raise InputError(
                 f"every, start, limit and video_stream must be given when {source.name!r} is opened; it is open "
                 "already."
@@ -170,7 +169,6 @@ def open_with(source: Any, opening: Opening, name: str = "image") -> Source:
 
 def _open_path(text: str, opening: Opening, *, recursive: bool = False, is_item: bool = False) -> Source:
     """Open a path or URL; an animated GIF is refused, but its first image is taken where it is an item of a list."""
-    selection = opening.selection
     text = path_of_url(text)
     if is_stream(text):
         return open_stream(text, opening)
@@ -188,7 +186,7 @@ def _open_path(text: str, opening: Opening, *, recursive: bool = False, is_item:
         if not is_item and text.lower().endswith(".gif"):
             _refuse_animation(Path(text))
         return ImageSource(Path(text), text, opening)
-    return VideoSource(text, selection, opening.decoding)
+    return VideoSource(text, opening.selection, opening.decoding)
 
 
 def _refuse_animation(path: Path) -> None:
@@ -329,7 +327,7 @@ class ListSource(Source):
         selection = opening.selection
         self._items, self._selection, self.root, self._are_images = items, selection, root, are_images
         self._opening = replace(opening, reconnect_for=0)
-        self._given, self._gives_all = 0, selection == EVERYTHING
+        self._given = 0
         if isinstance(items, list | tuple):
             self.files = items if are_images else [path for item in items for path in _files_of(item)]
             if are_images or all(map(_is_image, items)):
@@ -342,7 +340,7 @@ class ListSource(Source):
         with ExitStack() as stack:
             ahead: Iterator[Loaded] = iter(())
             for position, item in enumerate(self._items):
-                is_left_out = not self._is_wanted() and _is_image(item)
+                is_left_out = not self._selection.has(self.frames_seen) and _is_image(item)
                 loaded: Loaded | None = None
                 if not chosen and not is_left_out and self._may_be_ahead(item):
                     stack.close()
@@ -369,10 +367,6 @@ class ListSource(Source):
                     return
         if not self._given and 0 < self.frames_seen <= self._selection.start:
             raise BeyondEndError(self.name, self._selection.shown_start, self.frames_seen)
-
-    def _is_wanted(self) -> bool:
-        """Whether the next frame is to be given."""
-        return self._gives_all or self._selection.within(self.frames_seen, self._given).has(0)
 
     def _name_of(self, position: int) -> str:
         """The name of an item in memory."""

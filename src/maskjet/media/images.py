@@ -228,9 +228,7 @@ def read_image(path: Path) -> Image:
         SourceError: The file is missing, unreadable, too large, empty, cut off, damaged or no image; the message
             names it.
     """
-    name = repr(str(path))
-    with translate_errors(SourceError, f"image must be decodable, {name} is not"):
-        return decode_image(read_file(path), name)
+    return decode_image(read_file(path), repr(str(path)))
 
 
 def decode_image(data: bytes, name: str) -> Image:
@@ -314,7 +312,7 @@ def read_file(path: Path) -> bytes:
                 data += more
         finally:
             os.close(file)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the latter for a NUL in the path
         raise SourceError(f"image must be a readable file, {str(path)!r} is not: {explain(error)}.") from error
     return data
 

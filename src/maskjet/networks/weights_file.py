@@ -60,7 +60,7 @@ def reading(path: Path, expected: str) -> Iterator[None]:
         with translate_errors(CheckpointError, f"weights must be {expected}, {str(path)!r} is not"):
             yield
     except InputError as error:
-        raise CheckpointError(f"weights must describe their network, {str(path)!r} does not: {error}") from error
+        raise CheckpointError(f"weights must state a usable network, {str(path)!r} does not: {error}") from error
     except CheckpointError as error:  # PyTorch's message may quote the file
         raise CheckpointError(sanitise(str(error), most=2000)) from error.__cause__
 
@@ -159,10 +159,9 @@ def _check_archive(path: Path, size: int, expected: str) -> Counter[int]:
             kind, cure = describe_archive(names)
             raise CheckpointError(f"weights must be {expected}, {str(path)!r} is {kind}; {cure}.")
         file.seek(-22, os.SEEK_END)
+        # Bytes before or after the archive, in which other readers may find another one.
         if file.read(4) != b"PK\x05\x06" or min(entry.header_offset for entry in entries) != 0:
-            raise ValueError(
-                "something is before or after its zip archive."
-            )  # where other readers may find another archive
+            raise ValueError("something is before or after its zip archive.")
         if len(entries) > _MAX_RECORDS or len(set(names)) < len(names):
             raise ValueError(f"it has {len(names):,} records, {len(set(names)):,} of them by different names.")
         if any(entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1 for entry in entries):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import coco_rle
+from maskjet.crops import center
 from maskjet.detections import Detections
 from maskjet.drawing.showing import encode
 from maskjet.files import replacing
@@ -189,11 +190,8 @@ def _surround(box: Box, size_hw: tuple[int, ...]) -> Region:
     width, height = (_MARGIN * (high - low) for low, high in zip(lows, highs, strict=True))
     width = max(width, height * aspect, _CLOSEST)
     sides = round(width), max(round(width / aspect), 1)
-    starts = []
-    for low, high, side, length in zip(lows, highs, sides, size_wh, strict=True):
-        start = round((low + high - side) / 2)
-        starts.append((length - side) // 2 if side > length else min(max(start, 0), length - side))
-    return starts[0], starts[1], sides[0], sides[1]
+    left, top = map(center, lows, highs, sides, size_wh)
+    return left, top, *sides
 
 
 def _scale_region(

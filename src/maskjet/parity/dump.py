@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from maskjet import coco_rle
 from maskjet.detections import Detections, coco_annotations
 from maskjet.errors import InputError, SourceError, translate_errors
+from maskjet.machine import describe_machine
 from maskjet.media.frames import Frame, Source
 from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity import dump_file
 from maskjet.parity.images import Images, digest
-from maskjet.parity.variants import DetectorVariant, describe_run
+from maskjet.parity.variants import DetectorVariant
 
 _FORMAT, _VERSION = "maskjet dump", 1
 
@@ -37,7 +38,7 @@ class Dump:
     variant: Mapping[str, Any]
     """The variant, as `DetectorVariant.identify` describes it."""
     run: Mapping[str, Any]
-    """The machine and the versions, as `describe_run` gives them."""
+    """The machine and the versions, a `Machine` as JSON types."""
     images: Mapping[str, Any]
     """The set of images, as `Images.describe` describes it."""
     names: Sequence[str]
@@ -226,7 +227,7 @@ def write_dump(
         SourceError: The source of the images can't be read.
         UnsupportedError: The variant can't run on this machine.
     """
-    empty = Dump(variant.identify(network), describe_run(), images.describe(), [], [], [])
+    empty = Dump(variant.identify(network), asdict(describe_machine()), images.describe(), [], [], [])
     with translate_errors(InputError, f"{str(path)!r} can't be begun"):
         dump_file.check_header(dump_file.as_json(empty._header()))
     source = images.open()
@@ -239,8 +240,9 @@ def collect(model: Model, images: Images, threshold: float, on_progress: Callabl
     """Run a model on images, and keep its detections in memory; raises InputError if no image can be read."""
     source = images.open()
     variant = {"name": model.spec.name, "program": "maskjet", "config": asdict(model.config), "threshold": threshold}
+    empty = Dump(variant, asdict(describe_machine()), images.describe(), [], [], [])
     with closing(model.stream(source, threshold=threshold)) as results:
-        return _fill(Dump(variant, describe_run(), images.describe(), [], [], []), source, results, on_progress)
+        return _fill(empty, source, results, on_progress)
 
 
 def _fill(

@@ -12,7 +12,6 @@ from typing import Any
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import InputError
-from maskjet.machine import describe_machine
 from maskjet.media.frames import Frame, Source
 from maskjet.model import Model
 from maskjet.networks.exported.network_file import NetworkFile
@@ -69,11 +68,6 @@ class DetectorVariant:
             closing(model.stream(source, depth=self.depth, batch=self.batch)) as results,
         ):
             yield from results
-
-
-def describe_run() -> dict[str, Any]:
-    """Describe this machine and its software versions, as JSON types."""
-    return asdict(describe_machine())
 
 
 def _digest(network: RFDETR) -> str:

@@ -76,11 +76,8 @@ def assign(scores: Floats) -> Ints:
     """
     rows, columns = scores.shape
     width = columns + rows  # behind the columns, one for each row to be left alone
-    row_of, prices, gains = (
-        np.full(width + 1, -1),
-        np.zeros(width + 1),
-        np.full(rows, -NEVER),
-    )  # paths begin at the last
+    row_of, prices = np.full(width + 1, -1), np.zeros(width + 1)  # paths begin at the last
+    gains = np.full(rows, -NEVER)
     is_left = np.zeros(rows, np.bool_)
     for row in range(rows):
         best = columns + row

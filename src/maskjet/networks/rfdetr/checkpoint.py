@@ -102,7 +102,7 @@ def _read_torch(path: Path) -> Checkpoint:
         spec=None,
         model_name=model_name,
         class_names=_read_class_names(arguments.get("class_names") or config.get("class_names")),
-        config=read_config(config, repr(str(path))),
+        config=read_config(config),
     )
 
 

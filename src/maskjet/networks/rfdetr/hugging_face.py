@@ -66,7 +66,7 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[int, str]]:
         Fields of ModelSpec, and class names by id; nothing without config.json.
 
     Raises:
-        InputError, CheckpointError: A field has a value that this network can't honour; it is named.
+        InputError: A field has a value that this network can't honour; it is named.
     """
     config, processor = (_read_json(folder / name) for name in (_CONFIG, _PROCESSOR))
     if not config:
@@ -82,7 +82,7 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[int, str]]:
     for name, expected in _IMPLEMENTED.items():
         if (value := stated.get(name, expected)) != expected:
             raise InputError(f"{name} must be {expected}, which alone is implemented, got {shown(value)}.")
-    changes |= read_config({"out_feature_indexes": backbone.get("out_indices")}, repr(str(folder)))
+    changes |= read_config({"out_feature_indexes": backbone.get("out_indices")})
     if isinstance(size, dict) and {"height", "width"} <= size.keys():
         changes["input_size"] = (size["height"], size["width"])
     for name, ours in (("image_mean", "mean"), ("image_std", "std")):

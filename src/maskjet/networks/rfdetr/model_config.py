@@ -55,18 +55,15 @@ _UNUSED = {
 _ALONE = 'alone, as torch.save({"model": state_dict}, PATH), and name their size when they are loaded'
 
 
-def read_config(config: Mapping[Any, Any], where: str) -> dict[str, Any]:
-    """The fields of ModelSpec that a checkpoint's "model_config" states; `where` is the file, for errors.
+def read_config(config: Mapping[Any, Any]) -> dict[str, Any]:
+    """The fields of ModelSpec that a checkpoint's "model_config" states.
 
     Raises:
-        CheckpointError: A field has a value that this network can't honour; it is named.
+        InputError: A field has a value that this network can't honour; it is named.
     """
     changes: dict[str, Any] = {}
     for field, value in config.items():
-        try:
-            changes |= _read_field(field, value)
-        except InputError as error:
-            raise CheckpointError(f"{where} states an architecture that can't be used: {error}") from error
+        changes |= _read_field(field, value)
     return changes
 
 

@@ -51,10 +51,6 @@ class OneStage(Steps):
             self.resizing = str(self.letterbox)
         self.runtime = runtime
 
-    def inputs(self, batch: int) -> torch.Tensor:
-        """Allocate the network's input, [batch, 3, H, W]."""
-        return torch.empty(batch, 3, *self.spec.input_hw, dtype=self.dtype, device=self.device)
-
     def prepare(self, batch: int) -> None:
         """Make the network ready; see `Steps`."""
         self.runtime.for_batch(batch)
@@ -83,7 +79,7 @@ class _Work(Work):
 
     def __init__(self, steps: OneStage, options: WorkOptions) -> None:
         super().__init__(steps, options)
-        self._inputs = steps.inputs(self.batch)
+        self._inputs = torch.empty(self.batch, 3, *steps.spec.input_hw, dtype=steps.dtype, device=steps.device)
         self._network = steps.runtime.for_batch(self.batch)
         self._selecting = {
             "thresholds": self.postprocess.thresholds,

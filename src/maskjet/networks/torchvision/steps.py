@@ -50,7 +50,7 @@ class TwoStage(Steps):
             self.network,
             lambda batch, *size_hw: (
                 self.inputs(batch, *size_hw),
-                self.sizes(batch, size_hw),
+                torch.tensor([size_hw] * batch, dtype=torch.float32, device=self.device),
                 self.postprocess_buffers().thresholds,
             ),
             config,
@@ -67,10 +67,6 @@ class TwoStage(Steps):
         if self._layout is torch.channels_last:
             return memory.view(batch, height, width, 3).permute(0, 3, 1, 2)
         return memory.view(batch, 3, height, width)
-
-    def sizes(self, batch: int, size_hw: tuple[int, ...]) -> Tensor:
-        """The same (height, width) for each image, float32 [B, 2]."""
-        return torch.tensor([size_hw] * batch, dtype=torch.float32, device=self.device)
 
     def input_hw(self, size_hw: tuple[int, int]) -> tuple[int, int]:
         """The size of the padded input, which follows the frame's; see `Steps`."""
