@@ -53,7 +53,7 @@ def speed_table(results: Mapping[str, Mapping[str, Any]]) -> str:
     def in_files(way: str) -> Any:
         return next(m["fps"] for m in files if m["way"] == f"1080p: {way}")
 
-    def in_folder(words: str) -> float:
+    def in_folder(words: str) -> Any:
         return max(m["images_per_s"] for m in folders if m["images"] == "720p" and words in m["way"])
 
     def in_serving(server: str) -> Any:
