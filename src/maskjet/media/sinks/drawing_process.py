@@ -97,7 +97,7 @@ class VideoProcess(Sink):
             raise
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Have one frame drawn and encoded, some frames behind; its image must not change afterwards."""
+        """Have one frame drawn and encoded, up to 20 frames behind; its image must not change afterwards."""
         self._threads.add(lambda: self._write(frame, detections))
 
     def _write(self, frame: Frame, detections: Detections) -> Iterator[None]:
