@@ -150,6 +150,7 @@ class Painter:
         return painted
 
     def _copy(self, frame: Frame) -> NDArray[np.uint8]:
+        """The frame's image in new memory, or in that of the thread's last picture."""
         canvas, shape = getattr(self._of_thread, "canvas", None), (*frame.size_hw, 3)
         if canvas is None or canvas.shape != shape:
             canvas = np.empty(shape, np.uint8)
