@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from benchmarks.chart import draw_videos
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 RESULTS = Path(__file__).resolve().parent / "results"
-_NAMES = ("video", "sizes", "pictures_files", "network", "serve", "images_peers")
+_NAMES = ("video", "sizes", "pictures_files", "network", "serve", "images_peers", "reach")
 _PEERS = ("rfdetr", "rfdetr_fp16", "rfdetr_inductor", "inference_models", "inference_models_fp16")
 _HEAD = (
     "Per second, on one NVIDIA H200 with 16 cores",
@@ -36,9 +36,10 @@ def speed_table(results: Mapping[str, Mapping[str, Any]]) -> str:
     """Make a Markdown table of what users have: ours, the best other project, and the hardware's limit where known.
 
     Args:
-        results: Reports by name: of `benchmarks.video`, `sizes`, `pictures`, `network`, `serve` and `images`.
+        results: Reports by name: of `benchmarks.video`, `sizes`, `pictures`, `network`, `serve`, `images` and `reach`.
     """
-    video, sizes, files, networks, serving, folders = (results[name]["measurements"] for name in _NAMES)
+    video, sizes, files, networks, serving, folders, _ = (results[name]["measurements"] for name in _NAMES)
+    reach = results["reach"]
     batches = {each["batch"]: each["batch"] / each["ms"] * 1000 for each in networks if each["runtime"] == "fused"}
 
     def in_video(hw: tuple[int, int], rung: str, field: str, limit: float | None = None) -> _Row:
@@ -56,6 +57,13 @@ def speed_table(results: Mapping[str, Mapping[str, Any]]) -> str:
     def in_folder(words: str) -> Any:
         return max(m["images_per_s"] for m in folders if m["images"] == "720p" and words in m["way"])
 
+    def of_file(rows: Sequence[Mapping[str, Any]]) -> Any:
+        chosen = ("1080p", 1, "cuda:0")
+        return next(m["speed"]["fps"] for m in rows if (m["size"], m["streams"], m["decoder"]) == chosen)
+
+    def by_others(output: str) -> Any:
+        return max(m["speed"]["fps"] for m in reach["peers"] if m["name"].endswith(output))
+
     def in_serving(server: str) -> Any:
         chosen = (m for m in serving if m["server"] == server and m["size_hw"] == [720, 1280])
         return next(m["per_second"] for m in chosen if m["clients"] == _CLIENTS)
@@ -71,7 +79,12 @@ def speed_table(results: Mapping[str, Mapping[str, Any]]) -> str:
             None,
         ),
         "a folder of JPEGs of 1280 × 720, as a job": (in_folder("job"), in_folder(", RLE"), in_folder(", masks"), None),
-        "frames of a 1080p file, decoded by the CPU": in_video((1080, 1920), "depth 4", "fps"),
+        "frames of a 1080p file": (
+            of_file(reach["measurements"]),
+            by_others(", RLE"),
+            by_others(", masks"),
+            of_file(reach["decoding"]),
+        ),
         "frames of a 1080p file to annotated MP4": (
             in_files("annotated MP4"),
             in_files("MP4 by supervision, compact masks"),
