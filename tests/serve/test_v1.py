@@ -162,6 +162,7 @@ async def test_an_invalid_parameter_is_named(client, query, detail, street):
         ({"Content-Type": "multipart/form-data; boundary=b"}, FORM[:-2], 400, ".* it is cut off."),
         ({"Content-Type": f"multipart/form-data; boundary={'b' * 9000}"}, FORM, 400, "The body must be multipart/.*"),
         ({"Content-Type": "multipart/form-data; boundary=b"}, b"--b--\r\n", 400, ".*"),
+        ({"Accept": "," * 1001}, b"x", 406, "Accept must have at most 1,000 characters, got 1,001."),
         ({"Accept": "text/html"}, b"x", 406, "Accept must allow one of application/json, .* got 'text/html'."),
     ],
 )

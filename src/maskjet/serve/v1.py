@@ -34,6 +34,7 @@ PREDICT = "/v1/predict"
 router = APIRouter(tags=["maskjet"], responses=v1_schemas.PROBLEMS)
 _KINDS: tuple[Kind, ...] = ("application/json", "image/jpeg", "image/png")
 _SUFFIXES: Mapping[str, str] = {"image/jpeg": ".jpg", "image/png": ".png"}
+_MOST_ACCEPT = 1000  # characters; 60,000 commas would hold the event loop for half a second under load
 
 
 @router.post(
@@ -92,6 +93,9 @@ async def _predict(
 
 def choose_kind(accept: str) -> Kind:
     """The media type that the client prefers, JSON among equals; raises ProblemError 406 if it accepts none."""
+    if len(accept) > _MOST_ACCEPT:
+        detail = f"Accept must have at most {_MOST_ACCEPT:,} characters, got {len(accept):,}."
+        raise problems.ProblemError(406, "not-acceptable", detail)
     qualities = dict.fromkeys(_KINDS, 0.0)
     for entry in accept.split(","):
         pattern, *parameters = (part.strip().lower() for part in entry.split(";"))

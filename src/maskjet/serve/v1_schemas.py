@@ -112,7 +112,7 @@ PREDICT: Responses = {
     **_problems(
         {
             404: "No model of this name is served.",
-            406: "Accept allows neither JSON nor JPEG nor PNG.",
+            406: "Accept allows neither JSON nor JPEG nor PNG, or is too long.",
             415: "The body is of a type that holds no image, or compressed.",
             **IMAGE_ERRORS,
         }
