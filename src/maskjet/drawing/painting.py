@@ -101,6 +101,7 @@ class Painter:
         style: A `DrawStyle`, `Redaction` or `Cutout`.
         overwrites: Whether a picture is only valid until the same thread draws the next, which may take its memory: new
             memory for each would have thousands of page faults.
+        overwrites_frames: Whether it draws into the frames' arrays, where it otherwise draws into copies.
 
     Examples:
         >>> import maskjet
@@ -112,8 +113,8 @@ class Painter:
         [(720, 1280, 3), (720, 1280, 3)]
     """
 
-    def __init__(self, style: Style = _DEFAULT, *, overwrites: bool = False) -> None:
-        self._style, self._overwrites = style, overwrites
+    def __init__(self, style: Style = _DEFAULT, *, overwrites: bool = False, overwrites_frames: bool = False) -> None:
+        self._style, self._overwrites, self._overwrites_frames = style, overwrites, overwrites_frames
         self._of_thread = threading.local()  # its `canvas` is the last picture, to be overwritten
         self._held: dict[int, tuple[str, HeldRegion, Trails]] = {}  # by stream, with the name of its source
 
@@ -121,29 +122,19 @@ class Painter:
         """Draw the next frame of a source; result and errors are those of `draw`."""
         return self.prepare(frame, detections)()
 
-    def prepare(
-        self, frame: Frame, detections: Instances, *, overwrites_frame: bool = False
-    ) -> Callable[[], NDArray[np.uint8]]:
-        """Take note of the next frame of a source; what is returned draws it: later, in any thread, or not at all.
-
-        `overwrites_frame` says that it may be drawn into the frame's pixels, an array then.
-        """
+    def prepare(self, frame: Frame, detections: Instances) -> Callable[[], NDArray[np.uint8]]:
+        """Take note of the next frame of a source; what is returned draws it: later, in any thread, or not at all."""
         _check_size(frame.size_hw, detections)
         held, trails = self._hold(frame, detections)
         region = _find_redacted(detections, self._style, held) if isinstance(self._style, Redaction) else None
-        return partial(self._draw, frame, detections, region, trails, overwrites_frame)
+        return partial(self._draw, frame, detections, region, trails)
 
     def _draw(
-        self,
-        frame: Frame,
-        detections: Instances,
-        region: Region | None,
-        trails: Sequence[NDArray[np.float64]],
-        overwrites_frame: bool,
+        self, frame: Frame, detections: Instances, region: Region | None, trails: Sequence[NDArray[np.float64]]
     ) -> NDArray[np.uint8]:
         if isinstance(frame.pixels, np.ndarray):
             _check(frame.pixels, detections)
-        canvas = frame.image if overwrites_frame else self._copy(frame)
+        canvas = frame.image if self._overwrites_frames else self._copy(frame)
         painted = _paint(canvas, detections, self._style, region, trails)
         if painted.shape[2] == 3:
             draw_counts(painted, frame.counts)

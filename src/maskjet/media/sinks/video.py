@@ -96,7 +96,8 @@ class AnnotatedVideo(Sink):
         overwrites_frames: bool = False,
     ) -> None:
         refuse_transparency(style, path)
-        self._path, self._painter = path, Painter(style, overwrites=True)
+        self._path = path
+        self._painter = Painter(style, overwrites=True, overwrites_frames=overwrites_frames)
         self.redacts = isinstance(style, Redaction)
         self._source = source
         fps = (source and source.fps) or _DEFAULT_FPS
@@ -106,7 +107,6 @@ class AnnotatedVideo(Sink):
         self._container: av.container.OutputContainer | None = None
         self._encoding, self._encoder_threads = encoding, threads or share_cores(1)
         self._threads = DrawingThreads(min(max(self._encoder_threads // 2, 1), _MOST_THREADS))
-        self._overwrites_frames = overwrites_frames
         self._pictures: list[av.VideoFrame] = []  # in which no frame is; encoders copy them
         self._audio: list[AudioTrack] = []
         self._with_audio = with_audio
@@ -122,7 +122,7 @@ class AnnotatedVideo(Sink):
 
     def _write(self, frame: Frame, detections: Detections) -> Iterator[None]:
         """The work on a frame; see `DrawingThreads`."""
-        draw = self._painter.prepare(frame, detections, overwrites_frame=self._overwrites_frames)
+        draw = self._painter.prepare(frame, detections)
         if self._container is None:
             with naming(self._path):
                 assert self._temporary is not None
