@@ -46,7 +46,7 @@ class Observer(Protocol):
     """Receives a dispatcher's events, in the threads that call the model."""
 
     def may_warm(self, step: int) -> bool:
-        """Whether a model may run its next first batch, of so many; asked again until it may."""
+        """Whether a model that has answered so many of its first batches may run the next; asked again until it may."""
 
     def warm(self, model: str) -> None:
         """The model has answered its first frames."""

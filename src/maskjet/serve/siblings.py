@@ -57,13 +57,13 @@ class Siblings:
         return self._number == _FIRST
 
     def may_warm(self, step: int) -> bool:
-        """Whether this worker may run a model's next first batch, of so many: one behind the first, which compiles.
+        """Note that this worker has answered so many of a model's first batches; returns whether it may run the next.
 
-        What it compiles the others find on disk, and capture while it goes on to the next batch.
+        The first worker may, as it compiles. What it compiles the others find on disk, and capture a batch behind it.
         """
         first = self._table.rows[_FIRST]
         self._table.rows[self._number].warmed = step
-        return self.has_sources or self.are_ready or bool(first.is_ready) or first.warmed > step
+        return self._number == _FIRST or self.are_ready or bool(first.is_ready) or first.warmed > step
 
     @property
     def place(self) -> dict[str, Any]:
