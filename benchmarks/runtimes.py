@@ -3,6 +3,8 @@
 The networks are the demo model, and RF-DETR-Seg Nano with random weights that finds about 25 instances.
 
     python -m benchmarks.runtimes --out benchmarks/results/runtimes_cpu.json
+
+On a GPU ONNX Runtime needs onnxruntime-gpu in place of onnxruntime.
 """
 
 from __future__ import annotations
@@ -14,20 +16,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 import typer
 from numpy.typing import NDArray
 
-from benchmarks.command import OnlyOption, ReportOption, SizeOption, check_names, start
+from benchmarks.command import DeviceOption, OnlyOption, ReportOption, SizeOption, check_names, start
 from benchmarks.contest import Contest, Entry
 from benchmarks.peers.rfdetr import export_onnx
 from benchmarks.planted import plant_network
 from maskjet import measured, runtimes
 from maskjet.cli.options import parse_size, print_result, progress
-from maskjet.config import EngineConfig, RuntimeName
+from maskjet.config import EngineConfig, Precision, RuntimeName
 from maskjet.detections import Detections
 from maskjet.machine import describe_machine
 from maskjet.model import Model
@@ -120,15 +122,17 @@ def run(
     path: Path | None = None,
     *,
     names: Sequence[str] = NETWORKS,
+    device: str = "auto",
     size_hw: tuple[int, int] = (720, 1280),
     runs: int = 15,
     on_progress: Callable[[], object] = lambda: None,
 ) -> RuntimesReport:
-    """Compare all runtimes on the CPU, then time those that agree, in turns.
+    """Compare all runtimes on a device, then time those that agree, in turns.
 
     Args:
         path: A JSON file to write the report to.
         names: Networks, of `NETWORKS`.
+        device: The device, as `maskjet.load` takes it.
         size_hw: (height, width) of the images, which are drawn streets.
         runs: Timed calls of each, at least 1.
         on_progress: Called once a network is done.
@@ -136,19 +140,21 @@ def run(
     Raises:
         InputError: runs is less than 1, or a name is not known.
         MissingDependencyError: A runtime, or rfdetr, is not installed.
+        UnsupportedError: The device, or ONNX Runtime on it, is not available.
     """
     measured.check_runs(runs)
     check_names(names, NETWORKS)
+    place = EngineConfig(device=device).resolve_device()
     images = [np.array(sample(seed, size_hw=size_hw).image) for seed in range(_IMAGES)]
     costs: list[RuntimeCost] = []
     notes: list[str] = []
     for name in names:
         network = read_network("demo") if name == "demo" else plant_network(SPECS[name], images, survivors=_SURVIVORS)
         with TemporaryDirectory() as folder, ExitStack() as stack:
-            contenders = list(_contenders(network, Path(folder), has_peer=name != "demo"))
+            contenders = list(_contenders(network, Path(folder), place, has_peer=name != "demo"))
             for each in contenders:
                 stack.enter_context(each.model)
-            found, refused = _measure(name, contenders, images, runs)
+            found, refused = _measure(name, contenders, images, place, runs)
         costs += found
         notes += refused
         on_progress()
@@ -157,32 +163,41 @@ def run(
     return result
 
 
-def _contenders(network: RFDETR, folder: Path, *, has_peer: bool) -> Iterator[_Contender]:
+def _contenders(network: RFDETR, folder: Path, device: torch.device, *, has_peer: bool) -> Iterator[_Contender]:
     """PyTorch in float32 first, then the others; rfdetr's file only of networks that rfdetr has."""
-    for precision in ("fp32", "bf16"):
-        config = EngineConfig(device="cpu", precision=precision)
-        yield _Contender(Model(copy.deepcopy(network), config), "PyTorch", precision)
+
+    def add(name: str, precision: Precision, **choices: Any) -> _Contender:
+        config = EngineConfig(device=str(device), precision=precision, **choices)
+        return _Contender(Model(copy.deepcopy(network), config), name, precision)
+
+    def read(path: str, name: str, precision: str, runtime: RuntimeName = "onnxruntime") -> _Contender:
+        model = Model(read_network(path), EngineConfig(device=str(device), runtime=runtime))
+        return _Contender(model, name, precision)
+
+    yield add("PyTorch", "fp32", runtime="torch")
+    if device.type == "cuda":
+        yield add("PyTorch, compiled", "fp16", runtime="torch", compile=True)
+        yield add("fused", "fp16", runtime="fused")
+    else:
+        yield add("PyTorch", "bf16")
     exact, half = (
         runtimes.export(network, folder / "exact.onnx").path,
         runtimes.export(network, folder / "half.onnx", precision="fp16").path,
     )
-    yield _Contender(_open(exact, "onnxruntime"), "ONNX Runtime", "fp32")
-    yield _Contender(_open(exact, "openvino"), "OpenVINO", "fp32")
-    yield _Contender(_open(half, "onnxruntime"), "ONNX Runtime", "fp16")
+    yield read(exact, "ONNX Runtime", "fp32")
+    if device.type == "cpu":
+        yield read(exact, "OpenVINO", "fp32", "openvino")
+    yield read(half, "ONNX Runtime", "fp16")
     if has_peer:
         theirs = export_onnx(network.state_dict(), network.spec, folder)
-        yield _Contender(_open(theirs, "onnxruntime"), "ONNX Runtime, rfdetr's file", "fp32")
-
-
-def _open(path: str, runtime: RuntimeName) -> Model:
-    return Model(read_network(path), EngineConfig(device="cpu", runtime=runtime))
+        yield read(theirs, "ONNX Runtime, rfdetr's file", "fp32")
 
 
 def _measure(
-    network: str, contenders: Sequence[_Contender], images: Sequence[Image], runs: int
+    network: str, contenders: Sequence[_Contender], images: Sequence[Image], device: torch.device, runs: int
 ) -> tuple[list[RuntimeCost], list[str]]:
     """Compare, then time; returns the costs, and a remark for each one that differs too much."""
-    contest = Contest(images, contenders[0].model.predict, torch.device("cpu"))
+    contest = Contest(images, contenders[0].model.predict, device)
     named = {f"{each.runtime} {each.precision}": each for each in contenders}
     refused = contest.enter({name: Entry(each.model.predict, each.share) for name, each in named.items()})
     times = contest.time(runs=runs)
@@ -205,12 +220,13 @@ def main(
     out: ReportOption = None,
     size: SizeOption = "720p",
     only: OnlyOption = None,
+    device: DeviceOption = "auto",
     runs: Annotated[int, typer.Option(help="Timed images per runtime.")] = 15,
 ) -> None:
-    """Compare PyTorch, ONNX Runtime and OpenVINO on the CPU, and time those that find the same."""
+    """Compare PyTorch, ONNX Runtime and others, and time those that find the same."""
     names = only or NETWORKS
     with progress("comparing", len(names)) as advance:
-        found = run(out, names=names, size_hw=parse_size(size), runs=runs, on_progress=advance)
+        found = run(out, names=names, device=device, size_hw=parse_size(size), runs=runs, on_progress=advance)
     print_result(found, to_stdout=True)
 
 

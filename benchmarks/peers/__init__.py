@@ -69,6 +69,11 @@ PEERS: Mapping[str, Peer] = {
             pipeline=inference_models.build_fp16,
         ),
         Peer(
+            "inference_models_onnx",
+            "inference-models' infer with ONNX Runtime of rfdetr's own float32 file, RLE by its Triton kernels",
+            pipeline=inference_models.build_onnx,
+        ),
+        Peer(
             "inference_torch",
             "inference-models' postprocess to RLE in PyTorch",
             postprocess=_rung(

@@ -15,6 +15,7 @@ import torch
 
 from benchmarks.peers.loading import TF32, building, check_spec, fill, float32_products, load_module
 from benchmarks.peers.pipeline import Image, Pipeline
+from benchmarks.peers.rfdetr import export_onnx
 from benchmarks.rungs import THRESHOLD, Instances, Postprocess, Request
 from benchmarks.workloads import CLASSES, MASK_SIDE, QUERIES
 from maskjet.detections import Detections
@@ -122,17 +123,48 @@ def build_fp16(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch
     model = _load(state, spec, device)
     with building("inference-models' optimize_for_inference(dtype=torch.float16)"):
         model.optimize_for_inference(dtype=torch.float16)
+    _encode_by_triton(model, device)
+    return _pipeline(model, spec, device, threshold)
+
+
+def build_onnx(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device, threshold: float) -> Pipeline:
+    """Build inference-models' infer with ONNX Runtime, of the float32 file that rfdetr exports; RLE by Triton on a GPU.
+
+    On a GPU ONNX Runtime computes products in TF32, its default.
+    """
+    check_spec(spec)
+    with building("inference-models with ONNX Runtime"), TemporaryDirectory() as name:
+        module = _import("rfdetr_instance_segmentation_onnx")
+        folder = Path(name)
+        Path(export_onnx(state, spec, folder)).rename(folder / "weights.onnx")
+        _write_description(folder, spec)
+        provider = "CUDAExecutionProvider" if device.type == "cuda" else "CPUExecutionProvider"
+        model = module.RFDetrForInstanceSegmentationOnnx.from_pretrained(
+            name, onnx_execution_providers=[provider], device=device
+        )
+    if device.type == "cuda":
+        if model._session.get_providers()[0] != provider:
+            raise UnsupportedError("ONNX Runtime can't use the GPU: pip install onnxruntime-gpu")
+        _encode_by_triton(model, device)
+    return _pipeline(model, spec, device, threshold)
+
+
+def _encode_by_triton(model: Any, device: torch.device) -> None:
     model._classes_re_mapping = _identity(device)  # which its Triton kernels need
     common: Any = load_module(f"{_INFERENCE}.common", "inference-models")
     common._TRITON_POSTPROC_ENABLED = True  # the flag, which is read at import; without a mapping it has no effect
-    return _pipeline(model, spec, device, threshold)
+
+
+def _import(name: str) -> Any:
+    module = load_module(f"{_INFERENCE}.{name}", "inference-models")
+    logging.getLogger("inference-models").setLevel(logging.ERROR)
+    return module
 
 
 def _load(state: Mapping[str, torch.Tensor], spec: ModelSpec, device: torch.device) -> Any:
     check_spec(spec)
     with building("inference-models"), TemporaryDirectory() as folder:
-        module = load_module(f"{_INFERENCE}.rfdetr_instance_segmentation_pytorch", "inference-models")
-        logging.getLogger("inference-models").setLevel(logging.ERROR)
+        module = _import("rfdetr_instance_segmentation_pytorch")
         _write_package(Path(folder), state, spec)
         return module.RFDetrForInstanceSegmentationTorch.from_pretrained(folder, device=device)
 
@@ -165,16 +197,21 @@ def _pipeline(model: Any, spec: ModelSpec, device: torch.device, threshold: floa
 
 
 def _write_package(folder: Path, state: Mapping[str, torch.Tensor], spec: ModelSpec) -> None:
-    """Write the files that inference-models loads a model from."""
+    """Write the files that inference-models loads a PyTorch model from."""
     network = load_module(f"{_INFERENCE}.rfdetr_base_pytorch", "inference-models")
     config = network.RFDETRSegNanoConfig(device=torch.device("cpu"), num_classes=spec.class_logits - 1)
     module = network.build_model(config=config)
     fill(module, state)
     torch.save({"model": module.state_dict()}, folder / "weights.pth")
+    (folder / "model_type.json").write_text(json.dumps({"model_type": "rfdetr-seg-nano"}))
+    _write_description(folder, spec)
+
+
+def _write_description(folder: Path, spec: ModelSpec) -> None:
+    """Write the names of classes, and how frames become the network's input."""
     # One line per class logit: inference-models drops detections of classes without a name.
     names = [spec.class_names.get(number, str(number)) for number in range(spec.class_logits)]
     (folder / "class_names.txt").write_text("\n".join(names))
-    (folder / "model_type.json").write_text(json.dumps({"model_type": "rfdetr-seg-nano"}))
     network_input = {
         "training_input_size": {"height": spec.input_size, "width": spec.input_size},
         "dynamic_spatial_size_supported": False,

@@ -12,7 +12,7 @@ from benchmarks import runtimes
 def test_runtimes_find_the_same_and_are_timed(tmp_path, monkeypatch, network):
     read = runtimes.read_network
     monkeypatch.setattr(runtimes, "read_network", lambda name: network if name == "demo" else read(name))
-    found = runtimes.run(tmp_path / "r.json", names=["demo"], size_hw=(96, 160), runs=1)
+    found = runtimes.run(tmp_path / "r.json", names=["demo"], device="cpu", size_hw=(96, 160), runs=1)
     rows = found.measurements
     assert [(row.runtime, row.precision) for row in rows] == [
         ("PyTorch", "fp32"),

@@ -44,9 +44,13 @@ class OnnxRuntimeSession:
                     "install that instead, or use the device 'cpu'."
                 )
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            chosen = {"device_id": str(device.index), "user_compute_stream": str(self._stream.cuda_stream)}
+            chosen = {
+                "device_id": str(device.index),
+                "user_compute_stream": str(self._stream.cuda_stream),
+                "use_tf32": str(int(torch.get_float32_matmul_precision() != "highest")),  # as PyTorch's products
+            }
             providers.insert(0, (_CUDA, chosen))
-            place = f"{device}, not run by maskjet's authors"
+            place = str(device)
         self._run_options = package.RunOptions()
         # The caller's stream waits in place of the host.
         self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
