@@ -1,6 +1,8 @@
 """Which devices a service of several processes has, and what each process sees of them."""
 
 import dataclasses
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -128,6 +130,37 @@ def test_processes_fill_a_gpu_within_cores_and_memory(text, cores, free_gib, pro
     places = choose(text, EngineConfig(), processes)
     assert [each.device for each in places] == expected
     assert {each.variables["OMP_NUM_THREADS"] for each in places} == {str(max(1, cores // len(places)))}
+
+
+LISTED = "GPU 0: NVIDIA H200 (UUID: GPU-1)\nGPU 1: NVIDIA H200 (UUID: GPU-2)\n"
+
+
+@pytest.mark.parametrize(
+    ("listed", "visible", "expected"),
+    [
+        (LISTED, None, 2),
+        (LISTED, "1", 1),
+        (LISTED, "1,0", 2),
+        (LISTED, "", 7),  # and what follows are PyTorch's to tell
+        (LISTED, "0,2", 7),
+        (LISTED, "0,0", 7),
+        (LISTED, "GPU-1", 7),
+        (LISTED + "  MIG 1g.18gb Device 0: (UUID: MIG-1)\n", None, 7),
+        ("", None, 7),
+    ],
+)
+def test_gpus_are_counted_without_pytorch_where_the_driver_is_sure(listed, visible, expected, gpus, monkeypatch):
+    gpus(7)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(devices, "_ask_driver", lambda _: listed)
+    assert devices.count_gpus() == 7  # it is imported, so it is asked
+    modules = {name: module for name, module in sys.modules.items() if name != "torch"}
+    monkeypatch.setattr(devices, "sys", SimpleNamespace(modules=modules))
+    monkeypatch.setattr("pathlib.Path.exists", lambda path: path.name == "libtorch_cuda.so")
+    assert devices.count_gpus() == expected
+    monkeypatch.setattr("pathlib.Path.exists", lambda _: False)  # PyTorch for CPUs
+    assert devices.count_gpus() == 0
 
 
 def test_free_memory_is_asked_of_the_gpu_that_a_process_sees(monkeypatch, tmp_path):

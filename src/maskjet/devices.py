@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from maskjet.config import EngineConfig, name_device
 from maskjet.errors import InputError, UnsupportedError
@@ -62,11 +65,7 @@ def choose(devices: str, config: EngineConfig, processes: int | None = 1) -> lis
         if not re.fullmatch(r"cpu|cuda(:\d{1,4})?", name):
             given = f"{name!r} in {devices!r}" if len(names) > 1 else repr(name)
             raise InputError(f"devices must be all, or cpu, cuda or cuda:N with commas between them, got {given}.")
-    count = 0
-    if set(names) != {"cpu"}:
-        import torch
-
-        count = torch.cuda.device_count()  # by NVML, or by the driver where that fails; neither makes a context
+    count = 0 if set(names) == {"cpu"} else count_gpus()
     if devices == ALL:
         if not count:
             raise UnsupportedError("devices='all' needs a GPU, PyTorch sees none; use 'cpu'.")
@@ -101,12 +100,37 @@ def _fill(place: Place, cores: int) -> int:
 def free_gpu_bytes(place: Place) -> int | None:
     """Free memory of a place's GPU by nvidia-smi, which makes no CUDA context; None on a CPU or if it does not tell."""
     gpu = place.variables[_VISIBLE]
-    command = ["nvidia-smi", f"--id={gpu}", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+    told = _ask_driver(f"--id={gpu}", "--query-gpu=memory.free", "--format=csv,noheader,nounits").strip() if gpu else ""
+    return int(told) * 2**20 if told.isdigit() else None  # a MIG instance has words
+
+
+def count_gpus() -> int:
+    """GPUs that PyTorch sees; makes no CUDA context.
+
+    Importing PyTorch takes seconds, for which all processes would wait, so it is asked only where nvidia-smi, which
+    knows no instances of a GPU, may not know.
+    """
+    package = importlib.util.find_spec("torch")
+    if "torch" not in sys.modules and package is not None and package.origin is not None:
+        if not (Path(package.origin).parent / "lib" / "libtorch_cuda.so").exists():
+            return 0
+        gpus = _ask_driver("-L").splitlines()
+        known = [str(index) for index in range(len(gpus))]
+        visible = os.environ.get(_VISIBLE, ",".join(known)).split(",")
+        is_plain = all(line.startswith("GPU ") for line in gpus) and len({*visible}) == len(visible)
+        if gpus and is_plain and {*visible} <= {*known}:
+            return len(visible)
+    import torch
+
+    return torch.cuda.device_count()  # by NVML, or by the driver where that fails
+
+
+def _ask_driver(*options: str) -> str:
+    """What nvidia-smi prints; nothing if it fails."""
     try:
-        mib = int(subprocess.run(command, capture_output=True, check=True, timeout=20).stdout) if gpu else None
-    except (OSError, subprocess.SubprocessError, ValueError):  # as for a MIG instance
-        return None
-    return None if mib is None else mib * 2**20
+        return subprocess.run(["nvidia-smi", *options], capture_output=True, check=True, timeout=20, text=True).stdout
+    except (OSError, subprocess.SubprocessError, UnicodeError):
+        return ""
 
 
 def place(devices: Sequence[str], environ: Mapping[str, str], *, cores: int) -> list[Place]:

@@ -25,7 +25,7 @@ from maskjet.cli.options import (
     with_options,
 )
 from maskjet.config import EngineConfig
-from maskjet.errors import InputError
+from maskjet.errors import InputError, MaskjetError
 from maskjet.serve import check_extra
 from maskjet.serve.models import parse_models
 from maskjet.serve.settings import NAMES, Settings
@@ -121,9 +121,12 @@ def serve(
         return
     from maskjet.devices import choose
 
-    if devices is None and config.device != "auto":
-        config.resolve_device()  # names the option in its errors
-    places = choose(devices or config.device, config, count)
+    try:
+        places = choose(devices or config.device, config, count)
+    except MaskjetError:
+        if devices is None and config.device != "auto":
+            config.resolve_device()  # names the option in its errors
+        raise
     if devices is None and len(places) == 1:
         _serve_alone(chosen, weights, config, settings)
     else:
