@@ -98,7 +98,7 @@ def counts_to_string(counts: Sequence[int] | Counts) -> bytes:
 def to_json(rle: RLE) -> dict[str, Any]:
     """Convert an RLE to JSON types: the counts become a `str`, whose content is not checked."""
     (height, width), counts = _fields(rle)
-    string = counts if isinstance(counts, bytes | str) else counts_to_string(counts)
+    string = counts if isinstance(counts, (bytes, str)) else counts_to_string(counts)
     if not string.isascii():
         raise InputError(f"counts must be a COCO RLE string, got {_shorten(string)}.")
     return {"size": [height, width], "counts": string if isinstance(string, str) else string.decode("ascii")}
@@ -240,10 +240,12 @@ def _fields(rle: RLE) -> tuple[tuple[int, int], Any]:
     try:
         height, width = rle["size"]
         counts = rle["counts"]
-        sides = operator.index(height), operator.index(width)
+        are_plain = type(height) is type(width) is int  # as nearly always, and then quick
+        sides = (height, width) if are_plain else (operator.index(height), operator.index(width))
     except Exception as error:  # an RLE from outside may be anything, and raise anything
         raise InputError(f"rle must be {{'size': [H, W], 'counts': ...}}, got {_shorten(rle)}.") from error
-    if isinstance(height, bool) or isinstance(width, bool) or not 0 <= min(sides) <= max(sides) <= _MOST_SIDE:
+    is_bool = not are_plain and (isinstance(height, bool) or isinstance(width, bool))
+    if is_bool or not (0 <= sides[0] <= _MOST_SIDE and 0 <= sides[1] <= _MOST_SIDE):
         raise InputError(f"size must be [H, W] in pixels, got {_shorten([height, width])}.")
     return sides, counts
 

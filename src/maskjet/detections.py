@@ -373,16 +373,14 @@ class Detections:
             InputError: A box or confidence is not finite: JSON has no such numbers.
         """
         check_finite(self)
-        columns = {
-            "class_id": self.class_id.tolist(),
-            "class_name": self._names(),
-            "confidence": self.confidence.tolist(),
-            "xyxy": self.xyxy.tolist(),
-            **{name: values.tolist() for name, values in self._tracks().items()},
-        }
+        columns = self.class_id.tolist(), self._names(), self.confidence.tolist(), self.xyxy.tolist()
         found: list[dict[str, Any]] = [
-            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+            {"class_id": class_id, "class_name": name, "confidence": confidence, "xyxy": box}
+            for class_id, name, confidence, box in zip(*columns, strict=True)
         ]
+        for name, values in self._tracks().items():
+            for entry, value in zip(found, values.tolist(), strict=True):
+                entry[name] = value
         for entry, rle in zip(found, self.rle or [], strict=False):
             entry["rle"] = coco_rle.to_json(rle)
         return {"size": list(self.image_size), "has_masks": self.rle is not None, "detections": found}
