@@ -70,7 +70,7 @@ async def _run(websocket: WebSocket, service: Service) -> None:
     if len(service.streams) >= limit:
         raise WebSocketException(1013, f"The service has {limit} WebSockets already; try again later.")
     try:
-        query = parse_query(websocket.query_params, service, is_stream=True)
+        query = parse_query(websocket.scope["query_string"], service, is_stream=True)
     except (problems.ProblemError, MaskjetError) as error:
         problem = problems.to_problem(error)
         raise WebSocketException(1013 if problem.status == 503 else 1008, problem.detail) from error

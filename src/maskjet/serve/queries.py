@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from starlette.datastructures import QueryParams
@@ -65,13 +66,23 @@ class Query:
     """Whether the frames of a stream are tracked."""
 
 
-def parse_query(given: QueryParams, service: Service, *, is_stream: bool = False) -> Query:
-    """Read a query's parameters; only those of a stream may have `track`.
+def parse_query(text: bytes, service: Service, *, is_stream: bool = False) -> Query:
+    """Read a query string's parameters; only those of a stream may have `track`.
 
     Raises:
         ProblemError: 400, a parameter is unknown or invalid; 404, there is no such model; 503, the service has failed.
         InputError: A parameter does not fit the model.
     """
+    model, options, masks, tolerance, is_tracked = _parse(text, service.settings, is_stream)
+    dispatcher = service.dispatcher(model)
+    dispatcher.check(options)
+    return Query(dispatcher, options, masks, tolerance, is_tracked)
+
+
+@lru_cache(256)  # most clients send the same one with every image
+def _parse(text: bytes, default: Settings, is_stream: bool) -> tuple[str | None, Options, Masks, float, bool]:
+    """The model's name, and the other fields of a `Query`."""
+    given = QueryParams(text)
     for name in given:
         if name not in _PARAMETERS and not (is_stream and name == "track"):
             raise problems.bad_request(
@@ -89,15 +100,13 @@ def parse_query(given: QueryParams, service: Service, *, is_stream: bool = False
     for name in ("track", "full"):
         if given.get(name, "true") not in ("true", "false"):
             raise problems.bad_request(f"{name} must be true or false, got {given[name]!r}.")
-    dispatcher = service.dispatcher(given.get("model"))
     options = Options(
         _parse_threshold(given.getlist("threshold")),
         None if "classes" not in given else tuple(name.strip() for name in given["classes"].split(",")),
         None if most is None else int(most),
-        _parse_tiling(given, service.settings),
+        _parse_tiling(given, default),
     )
-    dispatcher.check(options)
-    return Query(dispatcher, options, masks, float(tolerance), given.get("track") == "true")  # type: ignore[arg-type]
+    return given.get("model"), options, masks, float(tolerance), given.get("track") == "true"  # type: ignore[return-value]
 
 
 def _parse_threshold(texts: Sequence[str]) -> float | tuple[tuple[str, float], ...] | None:

@@ -48,7 +48,7 @@ async def predict(request: Request) -> Response:
     """Detect on the images of the body. Images that come while the model is busy share a batch."""
     service: Service = request.app.state.service
     deadline = asyncio.get_running_loop().time() + service.settings.deadline_s
-    query = parse_query(request.query_params, service)
+    query = parse_query(request.scope["query_string"], service)
     kind = choose_kind(request.headers.get("accept", "*/*"))
     query.dispatcher.check_room()
     body = await bodies.read(request)
