@@ -98,7 +98,7 @@ def counts_to_string(counts: Sequence[int] | Counts) -> bytes:
 def to_json(rle: RLE) -> dict[str, Any]:
     """Convert an RLE to JSON types: the counts become a `str`, whose content is not checked."""
     (height, width), counts = _fields(rle)
-    string = counts if isinstance(counts, (bytes, str)) else counts_to_string(counts)
+    string = counts if isinstance(counts, (bytes, str)) else counts_to_string(counts)  # a union is made anew each time
     if not string.isascii():
         raise InputError(f"counts must be a COCO RLE string, got {_shorten(string)}.")
     return {"size": [height, width], "counts": string if isinstance(string, str) else string.decode("ascii")}

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from maskjet import Detections, traffic
 from maskjet.errors import DeviceError, InputError
+from maskjet.serve import queries
 from maskjet.serve.settings import Settings
 from tests.serve.client import Held, asking, encoded, problem_of, run, served
 
@@ -146,6 +147,16 @@ async def test_an_invalid_parameter_is_named(client, query, detail, street):
     status, said = problem_of(await client.post(f"/v1/predict?{query}", content=encoded(street)))
     assert status == 400
     assert re.fullmatch(detail, said), said
+
+
+@asking()
+async def test_a_short_query_is_kept_parsed_and_a_long_one_is_not(client, street):
+    short = "classes=car&max_detections=17"
+    for query, parsed in ((short, 1), (short, 0), ("classes=" + ",".join(["car"] * 400), 0)):
+        before = queries._parse.cache_info().misses
+        answer = await client.post(f"/v1/predict?{query}", content=encoded(street))
+        assert {each["class_name"] for each in answer.json()["detections"]} == {"car"}
+        assert queries._parse.cache_info().misses == before + parsed
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict
-from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -90,8 +89,6 @@ class Dispatcher:
         on_gpu = model.report().device.startswith("cuda")
         self.name, self.model, self.queue = name, model, queue
         self.batch = batch or (model.config.batch if on_gpu else _CPU_BATCH)
-        self.check = lru_cache(256)(self._check)  # most requests have the same options
-        """Raise InputError or ProblemError if an option does not fit the model."""
         self._pool, self._observer = pool, observer
         self._permits, self._jpegs = permits, jpegs
         self._changed = threading.Condition()
@@ -131,7 +128,8 @@ class Dispatcher:
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _check(self, options: Options) -> None:
+    def check(self, options: Options) -> None:
+        """Raise InputError if an option does not fit the model."""
         most = self.model.config.max_detections
         if options.max_detections is not None and not 1 <= options.max_detections <= most:
             raise problems.bad_request(f"max_detections must be 1..{most}, got {options.max_detections}.")

@@ -21,6 +21,7 @@ from maskjet.tiling.layout import UNCUT, Tiling, parse_tile
 
 Masks = Literal["rle", "polygons", "none"]
 """Form of the masks in an answer."""
+_MOST_KEPT = 1000  # bytes of a query that is kept parsed
 
 _PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
     "threshold": (
@@ -73,7 +74,8 @@ def parse_query(text: bytes, service: Service, *, is_stream: bool = False) -> Qu
         ProblemError: 400, a parameter is unknown or invalid; 404, there is no such model; 503, the service has failed.
         InputError: A parameter does not fit the model.
     """
-    model, options, masks, tolerance, is_tracked = _parse(text, service.settings, is_stream)
+    parse = _parse if len(text) <= _MOST_KEPT else _parse.__wrapped__
+    model, options, masks, tolerance, is_tracked = parse(text, service.settings, is_stream)
     dispatcher = service.dispatcher(model)
     dispatcher.check(options)
     return Query(dispatcher, options, masks, tolerance, is_tracked)
