@@ -153,7 +153,7 @@ def test_gpus_are_counted_without_pytorch_where_the_driver_is_sure(listed, visib
     gpus(7)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.setattr(devices, "_ask_driver", lambda _: listed)
+    monkeypatch.setattr(devices, "ask_driver", lambda _: listed)
     assert devices.count_gpus() == 7  # it is imported, so it is asked
     modules = {name: module for name, module in sys.modules.items() if name != "torch"}
     monkeypatch.setattr(devices, "sys", SimpleNamespace(modules=modules))

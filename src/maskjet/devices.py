@@ -100,7 +100,7 @@ def _fill(place: Place, cores: int) -> int:
 def free_gpu_bytes(place: Place) -> int | None:
     """Free memory of a place's GPU by nvidia-smi, which makes no CUDA context; None on a CPU or if it does not tell."""
     gpu = place.variables[_VISIBLE]
-    told = _ask_driver(f"--id={gpu}", "--query-gpu=memory.free", "--format=csv,noheader,nounits").strip() if gpu else ""
+    told = ask_driver(f"--id={gpu}", "--query-gpu=memory.free", "--format=csv,noheader,nounits").strip() if gpu else ""
     return int(told) * 2**20 if told.isdigit() else None  # a MIG instance has words
 
 
@@ -114,7 +114,7 @@ def count_gpus() -> int:
     if "torch" not in sys.modules and package is not None and package.origin is not None:
         if not (Path(package.origin).parent / "lib" / "libtorch_cuda.so").exists():
             return 0
-        gpus = _ask_driver("-L").splitlines()
+        gpus = ask_driver("-L").splitlines()
         known = [str(index) for index in range(len(gpus))]
         visible = os.environ.get(_VISIBLE, ",".join(known)).split(",")
         is_plain = all(line.startswith("GPU ") for line in gpus) and len({*visible}) == len(visible)
@@ -125,7 +125,7 @@ def count_gpus() -> int:
     return torch.cuda.device_count()  # by NVML, or by the driver where that fails
 
 
-def _ask_driver(*options: str) -> str:
+def ask_driver(*options: str) -> str:
     """What nvidia-smi prints; nothing if it fails."""
     try:
         return subprocess.run(["nvidia-smi", *options], capture_output=True, check=True, timeout=20, text=True).stdout

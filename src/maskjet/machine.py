@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch
 
+from maskjet.devices import ask_driver
+
 _PACKAGES = (
     *("maskjet", "numpy", "numba", "opencv-python-headless", "triton"),
     *("pycocotools", "rfdetr", "inference-models"),
@@ -100,11 +102,7 @@ def _describe_gpu() -> Gpu:
 
 
 def _driver() -> str | None:
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
+    said = ask_driver("--query-gpu=driver_version", "--format=csv,noheader")
     return said.splitlines()[0].strip() if said else None
 
 
