@@ -36,6 +36,7 @@ from maskjet.model import Model
 from maskjet.networks import read_network
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity.pair import Pairing, pair
+from maskjet.process import convolutions_in_tf32
 from maskjet.spec import SPECS
 from maskjet.traffic import sample
 
@@ -43,10 +44,9 @@ NETWORKS = ("demo", "rf-detr-seg-nano")
 """Names of the networks."""
 _IMAGES = 6
 _SURVIVORS = 25
-_EXACT = {"cpu": 1e-3, "cuda": 1e-2}
-"""Of float32, by kind of device: difference in confidence that is no rounding. Scores have a slope of 1/4 at most,
-logits of files lie within 1e-4 of the network's on a CPU, and tokens within rounding may change places, which moves
-single scores further. On a GPU PyTorch convolves in TF32."""
+_EXACT = 1e-3
+"""Of float32: difference in confidence that is no rounding. Scores have a slope of 1/4 at most, logits of files lie
+within 1e-4 of the network's, and tokens within rounding may change places, which moves single scores further."""
 _ROUNDED = 0.1
 """Of the other precisions."""
 _UNPAIRED = 0.1
@@ -116,8 +116,7 @@ class _Contender:
         self.pairs.add(pairs)
         unpaired = (pairs.missing + pairs.extra) / max(len(expected) + len(actual), 1)
         moved = max(pairs.confidence_differences, default=math.inf)
-        exact = _EXACT[self.model.config.resolve_device().type]
-        return max(unpaired / _UNPAIRED, moved / (exact if self.precision == "fp32" else _ROUNDED))
+        return max(unpaired / _UNPAIRED, moved / (_EXACT if self.precision == "fp32" else _ROUNDED))
 
 
 def run(
@@ -152,7 +151,7 @@ def run(
     notes: list[str] = []
     for name in names:
         network = read_network("demo") if name == "demo" else plant_network(SPECS[name], images, survivors=_SURVIVORS)
-        with TemporaryDirectory() as folder, ExitStack() as stack:
+        with TemporaryDirectory() as folder, ExitStack() as stack, convolutions_in_tf32(False):
             contenders = list(_contenders(network, Path(folder), place, has_peer=name != "demo"))
             for each in contenders:
                 stack.enter_context(each.model)
