@@ -141,6 +141,23 @@ async def test_what_waits_is_batched_by_options_whatever_its_size():
 
 
 @run
+async def test_beside_a_batch_under_way_no_smaller_one_starts():
+    async with started(batch=4, is_held=True) as (dispatcher, model, _):
+        two = asyncio.ensure_future(dispatcher.predict_all(PICTURES[:2]))
+        await until(lambda: model.calls and dispatcher._held == 1)
+        others = [ask(dispatcher, PICTURES[2])]
+        await asyncio.sleep(0.05)
+        assert dispatcher.depth == 1
+        others.append(ask(dispatcher, PICTURES[3]))
+        await until(lambda: len(model.calls) == 2)
+        others.append(ask(dispatcher, PICTURES[0]))
+        await until(lambda: dispatcher.depth == 1)
+        model.go.set()
+        await asyncio.gather(two, *others)
+        assert [count for count, *_ in model.calls] == [2, 2, 1]
+
+
+@run
 async def test_an_image_that_is_cut_fills_batches_alone_and_has_at_most_64_tiles():
     async with started(batch=3, permits=1, is_held=True) as (dispatcher, model, _):
         first = ask(dispatcher, picture(0))

@@ -6,7 +6,9 @@ thread passes its permit to one of the dispatcher's own threads, which serve the
 decoded meanwhile need not wait for a thread of the pool.
 
 There is no artificial delay: a free permit takes the oldest image at once, with the waiting images of the same options,
-up to the batch size. A disconnect or a passed deadline removes an image from the queue.
+up to the batch size; but beside a batch under way no smaller one starts. A GPU does many small batches more slowly than
+few large ones, and each small one would leave as few images for the next. A disconnect or a passed deadline removes an
+image from the queue.
 """
 
 from __future__ import annotations
@@ -95,6 +97,7 @@ class Dispatcher:
         self._waiting: deque[Ticket] = deque()
         self._decoding = 0  # tickets whose image is being decoded
         self._held = 0  # permits
+        self._running = 0  # images of batches under way
         self._warming = permits  # own threads that still predict black frames
         self._is_closed = self._is_over = False
         self._barrier = threading.Barrier(permits)
@@ -231,10 +234,14 @@ class Dispatcher:
         self._waiting.append(ticket)
 
     def _acquire(self) -> bool:
-        """Take a permit if one is free and an image waits; called with the lock held."""
-        is_free = not self._warming and self._held < self._permits and bool(self._waiting)
+        """Take a permit if one is free and a batch may start; called with the lock held."""
+        is_free = not self._warming and self._held < self._permits and self._may_start()
         self._held += is_free
         return is_free
+
+    def _may_start(self) -> bool:
+        """Whether images wait, and not fewer than are under way; called with the lock held."""
+        return bool(self._waiting) and len(self._waiting) >= self._running
 
     def _pass_permits(self) -> None:
         """Pass free permits to own threads while images wait; called with the lock held."""
@@ -253,9 +260,10 @@ class Dispatcher:
                 pass
 
     def _run_batch(self) -> bool:
-        """Answer the oldest images with this thread's permit; returns it and False if no more wait."""
+        """Answer the oldest images with this thread's permit; returns it and False if no other batch may start."""
         with self._changed:
             tickets = self._take_batch()
+            self._running += len(tickets)
         if tickets:
             try:
                 self._answer(self._decode_jpegs(tickets))
@@ -263,7 +271,8 @@ class Dispatcher:
                 _log.exception("a batch of the model %s failed outside of predict", self.name)
                 resolve(tickets, [error] * len(tickets))
         with self._changed:
-            if self._waiting:
+            self._running -= len(tickets)
+            if self._may_start():
                 return True
             self._held -= 1
             self._changed.notify_all()
