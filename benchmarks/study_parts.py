@@ -77,7 +77,6 @@ def _peer(name: str, peer: str) -> DetectorVariant:
 
 
 _POST_REFERENCE = {"select": "reference", "encode_masks": "reference"}
-_POST_CPU = {"select": "cpu", "encode_masks": "cpu"}
 
 DEMO = StudyPart(
     name="demo",
@@ -89,7 +88,6 @@ DEMO = StudyPart(
         _steps("preprocess: cv2-exact", resample="cv2"),
         _steps("preprocess: cv2 itself", resample="cv2", implementation={"preprocess": "reference"}),
         _steps("postprocess: reference", implementation=_POST_REFERENCE),
-        _steps("postprocess: cpu", implementation=_POST_CPU),
         _graph("fp32, graph, depth 1", "fp32", depth=1),
         _graph("fp32, graph, depth 4", "fp32"),
         _graph("fp32, compiled, depth 4", "fp32", compile=True),
@@ -113,10 +111,7 @@ DEMO = StudyPart(
                 ("preprocess: cv2 itself", "fp32"),
             ),
         ),
-        Question(
-            "postprocess: reference, Triton and CPU",
-            (("postprocess: reference", "fp32"), ("postprocess: cpu", "fp32")),
-        ),
+        Question("postprocess: the reference and the device's own", (("postprocess: reference", "fp32"),)),
         Question(
             "engine: graphs at any depth against step by step",
             (
@@ -152,7 +147,6 @@ NANO = StudyPart(
         for variant in (
             _steps("fp32"),
             _steps("postprocess: reference", implementation=_POST_REFERENCE),
-            _steps("postprocess: cpu", implementation=_POST_CPU),
             replace(_steps("fp32, one by one"), batch=1),
             _graph("fp16, compiled, depth 4", "fp16", compile=True, batch=1),
             _fused("fp16, fused, depth 4", "fp16", batch=1),
@@ -163,10 +157,7 @@ NANO = StudyPart(
         )
     ),
     questions=(
-        Question(
-            "postprocess: reference, Triton and CPU",
-            (("postprocess: reference", "fp32"), ("postprocess: cpu", "fp32")),
-        ),
+        Question("postprocess: the reference and the device's own", (("postprocess: reference", "fp32"),)),
         Question(
             "the whole pipeline: rfdetr's predict() without TF32 against ours, its other modes and inference-models",
             tuple(
