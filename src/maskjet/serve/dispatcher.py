@@ -305,8 +305,8 @@ class Dispatcher:
             self._observer.warm(self.name)
 
     def _take_batch(self) -> list[Ticket]:
-        """Take the oldest ticket and those that may share its batch; none if the queue is empty."""
-        if not self._waiting:
+        """Take the oldest ticket and those that may share its batch; none if no batch may start."""
+        if not self._may_start():
             return []
         options = self._waiting[0].options
         most = self.batch if options.tiling.tile is None else 1  # whose tiles fill batches
