@@ -131,7 +131,7 @@ def main(
             (folder / "sitecustomize.py").write_text(FAKE.format(seconds=fake_ms / 1e3))
         for count in processes or (1, 2, 4):
             for name, source in trees.items():
-                command = ["maskjet", "serve", *chosen, "--devices", ",".join([device] * count), "--queue", "256"]
+                command = ["maskjet", "serve", *chosen, "--device", device, "--processes", str(count), "--queue", "256"]
                 before = [str(Path(source).resolve()), *([text] if fake_ms is not None else [])]
                 path = os.pathsep.join([*before, *filter(None, [os.environ.get("PYTHONPATH")])])
                 begun = time.monotonic()
