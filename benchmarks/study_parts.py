@@ -77,6 +77,7 @@ def _peer(name: str, peer: str) -> DetectorVariant:
 
 
 _POST_REFERENCE = {"select": "reference", "encode_masks": "reference"}
+_POSTPROCESS = Question("postprocess: the reference and the device's own", (("postprocess: reference", "fp32"),))
 
 DEMO = StudyPart(
     name="demo",
@@ -111,7 +112,7 @@ DEMO = StudyPart(
                 ("preprocess: cv2 itself", "fp32"),
             ),
         ),
-        Question("postprocess: the reference and the device's own", (("postprocess: reference", "fp32"),)),
+        _POSTPROCESS,
         Question(
             "engine: graphs at any depth against step by step",
             (
@@ -157,7 +158,7 @@ NANO = StudyPart(
         )
     ),
     questions=(
-        Question("postprocess: the reference and the device's own", (("postprocess: reference", "fp32"),)),
+        _POSTPROCESS,
         Question(
             "the whole pipeline: rfdetr's predict() without TF32 against ours, its other modes and inference-models",
             tuple(

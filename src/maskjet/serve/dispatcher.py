@@ -241,7 +241,7 @@ class Dispatcher:
 
     def _may_start(self) -> bool:
         """Whether images wait, and not fewer than are under way; called with the lock held."""
-        return bool(self._waiting) and len(self._waiting) >= self._running
+        return len(self._waiting) >= max(1, self._running)
 
     def _pass_permits(self) -> None:
         """Pass free permits to own threads while images wait; called with the lock held."""
