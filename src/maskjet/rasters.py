@@ -65,7 +65,7 @@ def detect_raster(
     Raises:
         InputError: An argument is not as above; or waiting masks or a thing's box exceed a limit of `maskjet.limits`.
         SourceError: The file can't be read, has other bands, or is stored in too large pieces.
-        OutputError: A file can't be written; none is replaced then.
+        OutputError: A file can't be written; one that is not whole replaces none.
         MissingDependencyError: It lacks `pip install "maskjet[geo]"`.
     """
     files = {os.path.realpath(out) for out in outs if out.lower().endswith(SUFFIXES) and not is_same_file(out, path)}

@@ -78,6 +78,13 @@ class WorkersHere:
             torch.set_num_threads(threads)
 
 
+def full_disk(_, tasks, stop):  # noqa: ARG001 - as `WorkersHere.run` is called
+    for _ in tasks:  # until all is planned
+        pass
+    raise OutputError("out must be writable, it is not.")
+    yield
+
+
 @pytest.fixture
 def quick(monkeypatch):
     """Jobs start no processes."""
@@ -174,6 +181,9 @@ def test_a_driver_that_is_killed_loses_no_failure(streets, tmp_path, capsys, mon
         assert "the driver is killed" in err
     code, out, _ = job(capsys, streets, tmp_path, "--json")
     assert (code, json.loads(out)["failures"]) == (1, 1)
+    assert [what for what, _ in failures_of(tmp_path)] == [str(streets / "5.png")]
+    monkeypatch.setattr(WorkersHere, "run", full_disk)
+    assert job(capsys, streets, tmp_path, "--every", "2")[0] == 4  # before it has looked for all parts
     assert [what for what, _ in failures_of(tmp_path)] == [str(streets / "5.png")]
 
 

@@ -3,6 +3,8 @@
 import json
 import tempfile
 import threading
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +13,7 @@ from maskjet.jobs import ledger
 from maskjet.jobs.folders import open_folder
 from maskjet.jobs.ledger import FAILURES, Failures, Plan, note_failures
 from maskjet.jobs.parts import MANIFEST
+from maskjet.jobs.rows import METADATA_KEY, SCHEMA, schema
 from maskjet.jobs.segments import Segment, Settings, SourceFile, digest
 from maskjet.media.keyframes import Entry
 from maskjet.tiling.layout import Tiling
@@ -117,6 +120,18 @@ def test_a_digest_tells_files_segments_and_settings_apart():
         assert Segment.from_dict(json.loads(json.dumps(each.as_dict()))) == each
 
 
+class SomeParts:
+    """Parts, of which those that are named tell of bad frames."""
+
+    def __init__(self, *names):
+        self.names = names
+
+    @contextmanager
+    def open(self, part):
+        told = {"schema": SCHEMA, "bad_frames": [["x.png", "broken"]] if part in self.names else []}
+        yield SimpleNamespace(schema_arrow=schema().with_metadata({METADATA_KEY: json.dumps(told)}))
+
+
 def failures_in(folder):
     return [(entry["part"], entry["what"]) for entry in entries(folder, FAILURES)]
 
@@ -129,7 +144,7 @@ def test_failures_are_kept_until_mended(folder):
     assert failures_in(folder) == [("a", "x.png"), ("a", "y.png"), ("b", "z.mp4")]  # though nobody has finished
     again = Failures(folder)
     assert again.count == 0
-    again.keep("a")
+    again.keep("a", SomeParts("a"))
     assert again.count == 2
     again.take("b", ())
     again.finish(plan_is_complete=True)
@@ -151,8 +166,10 @@ def test_failures_of_what_is_no_longer_planned_are_forgotten(folder):
     Failures(folder).take("a", (("x.png", "broken"),))
     folder.write(FAILURES, folder.read(FAILURES) + b'{"part": "b", "wh')  # cut off
     failures = Failures(folder)
-    failures.keep("a")
-    failures.keep("b")
+    failures.keep("a", SomeParts())  # made since
+    assert failures.count == 0
+    failures.keep("a", SomeParts("a", "b"))
+    failures.keep("b", SomeParts("a", "b"))
     assert failures.count == 1
     Failures(folder).finish(plan_is_complete=False)
     assert failures_in(folder) == [("a", "x.png")]

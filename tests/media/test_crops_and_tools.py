@@ -1,5 +1,6 @@
 """Crops, and annotations for other tools: LabelMe, Label Studio and FiftyOne."""
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -160,13 +161,15 @@ def test_label_studio_gets_exact_masks_or_rectangles():
     large[1:149] = True  # of more values than one run of the RLE holds
     cv2.circle(speck.view(np.uint8), (30, 20), 9, 1, -1)
     speck[0, 0] = speck[-1, -1] = True
+    name = os.fsdecode(b"a b\xff.png")
     write_image("a b.png", np.zeros((150, 200, 3), np.uint8))
-    frame = Frame(0, None, np.zeros((150, 200, 3), np.uint8), "s", "a b.png")
+    Path("a b.png").rename(name)
+    frame = Frame(0, None, np.zeros((150, 200, 3), np.uint8), "s", name)
     boxes = np.float32([[0, 0, 200, 150], [20, 15, 60, 30]])
     found = Detections((150, 200), boxes, np.float32([0.75, 0.25]), np.int32([0, 0]), None, {0: "car"})
     write(["l.labelstudio.json"], [frame] * 2, replace(found, rle=coco_rle.encode(np.stack([large, speck]))))
     first, _ = read_json("l.labelstudio.json")
-    assert first["data"] == {"image": "/data/local-files/?d=a%20b.png"}
+    assert first["data"] == {"image": "/data/local-files/?d=a%20b%FF.png"}
     (prediction,) = first["predictions"]
     assert prediction["score"] == 0.5
     for region, mask in zip(prediction["result"], (large, speck), strict=True):

@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from unittest.mock import Mock
 
 import av
@@ -118,6 +119,24 @@ def test_a_frame_that_can_not_be_had_ends_its_video():
     with pytest.raises(DeviceError, match=r"frame 12 of 'clip\.mp4'"):
         make(VideoProcess, "out.mp4", given)
     assert len(images("out.partial.mp4")) == 12
+
+
+def test_detections_that_can_not_be_sent_end_their_video():
+    found = replace(some_detections(1), class_names=MappingProxyType({0: "car"}))
+    sink = VideoProcess("out.mp4", source=None, style=_STYLE, threads=2)
+    with pytest.raises(TypeError, match="pickle"), sink:
+        sink.write(next(frames(1)), found)
+    with pytest.raises(AttributeError, match="pickle"):
+        VideoProcess("out.mp4", source=None, style=lambda: None, threads=2)
+    assert len(drawing_process._idle) == 1  # it is kept for the next video
+
+
+def test_frames_that_grow_take_memory_in_proportion_to_the_largest():
+    memory = drawing_process._Memory(os.memfd_create("frames"))
+    for number, count in enumerate(range(1000, 3000)):
+        memory.reserve(number, count)
+    assert os.fstat(memory.descriptor).st_size < 4 * 17 * 3000
+    os.close(memory.descriptor)
 
 
 def test_a_process_that_is_killed_ends_its_video_with_an_error_and_no_other():

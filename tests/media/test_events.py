@@ -93,10 +93,10 @@ def test_lines_list_events_alone_and_json_lines_the_counts():
 def test_a_webhook_gets_each_event_and_one_that_fails_is_tried_again(monkeypatch):
     monkeypatch.setattr(events, "_DELAYS_S", (0.0, 0.0, 0.0))
     with hook(503, 429) as (url, given):
-        sinks = send(url.replace("http://", "http://me:p%40ss@"))
+        sinks = send(url.replace("http://", "http://me:p%40ss@") + "%41ü d")
     assert [body["index"] for body, _, _ in given] == [0, 1, 2]
     assert given[0][1]["Authorization"] == "Basic bWU6cEBzcw=="
-    assert given[0][2] == "/a?b=1"
+    assert given[0][2] == "/a?b=1%41%C3%BC%20d"
     assert sinks.lost == 0
     assert "p%40ss" not in str(sinks.paths)
 

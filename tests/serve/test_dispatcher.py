@@ -158,6 +158,19 @@ async def test_beside_a_batch_under_way_no_smaller_one_starts():
 
 
 @run
+async def test_images_that_a_batch_leaves_waiting_need_not_wait_for_its_end():
+    both = threading.Barrier(2, timeout=30)
+    async with started(batch=4, is_held=True) as (dispatcher, model, _):
+        three = asyncio.ensure_future(dispatcher.predict_all(PICTURES[:3]))
+        await until(lambda: model.calls)
+        cut = [ask(dispatcher, PICTURES[3], Options(tiling=Tiling(32, 0.0))) for _ in range(2)]
+        await until(lambda: dispatcher.depth == 2)
+        model.before = lambda images: both.wait() if len(images) == 1 else None
+        model.go.set()
+        await asyncio.gather(three, *cut)
+
+
+@run
 async def test_an_image_that_is_cut_fills_batches_alone_and_has_at_most_64_tiles():
     async with started(batch=3, permits=1, is_held=True) as (dispatcher, model, _):
         first = ask(dispatcher, picture(0))

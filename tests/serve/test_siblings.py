@@ -51,7 +51,7 @@ def test_each_sample_has_its_process_and_each_family_is_one():
     assert families["took_seconds"].type == "histogram"
 
 
-def test_the_process_with_the_fewest_connections_accepts_unless_it_hangs():
+def test_the_process_with_the_fewest_connections_accepts_unless_it_hangs_or_is_full():
     table = ProcessTable(3)
     other = ProcessTable(3, table.descriptor)  # as a worker sees it
     for number, row in enumerate(other.rows[:2]):
@@ -64,6 +64,9 @@ def test_the_process_with_the_fewest_connections_accepts_unless_it_hangs():
     other.rows[1].connections += 4
     assert table.count_connections() == 7
     assert not table.has_fewest(1)
+    other.rows[0].is_full = 1  # it has no descriptor left
+    assert table.has_fewest(1)
+    other.rows[0].is_full = 0
     table.rows[0].turned_ns -= 2 * 10**9
     assert table.has_fewest(1)
     table.clear(1)

@@ -10,12 +10,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from maskjet.errors import InputError, MissingDependencyError
-from maskjet.serve import Settings
+from maskjet.errors import InputError, MissingDependencyError, UnsupportedError
+from maskjet.serve import Settings, server
 from maskjet.serve.v2_grpc import _split
 from tests.serve.client import BEARER, Held, run, served, serving
 from tests.serve.test_processes import counts, started
@@ -200,6 +201,14 @@ async def test_a_port_that_is_taken_ends_the_service(model, address):
         assert client.service.failure.startswith(
             f"grpc_port must be free to listen on, 127.0.0.1:{port} can't be used."
         )
+
+
+def test_a_port_that_is_taken_is_an_error_though_the_models_were_warm_before(monkeypatch):
+    service = Mock(error=UnsupportedError("grpc_port must be free."), is_warm=True, has_hung=False)
+    monkeypatch.setattr(server, "Server", Mock())
+    monkeypatch.setattr(server, "configure", Mock())
+    with pytest.raises(UnsupportedError, match="grpc_port must be free"):
+        server.run(Mock(**{"state.service": service}), Mock(), announce=print)
 
 
 def test_calls_are_counted(client, address, scenes):

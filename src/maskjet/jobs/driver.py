@@ -100,15 +100,17 @@ def run(
                 on_progress(progress)
 
             pending = _pending(planned, parts, failures, progress, report)
+            is_whole = False  # until all of the plan was looked at
             try:
                 with closing(_outcomes(pending, make_workers, orders, stop)) as outcomes:
                     for outcome in outcomes:
                         failures.take(outcome.part, outcome.failures)
                         progress.take(outcome)
                         report()
+                is_whole = planned.is_complete and not stop.is_set()
             finally:
                 folder.check(number)  # else a later job's failures would be overwritten
-                failures.finish(plan_is_complete=planned.is_complete and not stop.is_set())
+                failures.finish(plan_is_complete=is_whole)
                 folder.clean(FOLDER)  # of killed workers
                 report()
     return progress
@@ -136,7 +138,7 @@ def _pending(
     for task in planned.read():
         if task is not None and parts.had(task[0]):
             progress.skipped += 1
-            failures.keep(task[0])
+            failures.keep(task[0], parts)
             if progress.skipped % _SKIPPED_AT_ONCE:
                 continue
             task = None

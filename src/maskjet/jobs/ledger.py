@@ -12,7 +12,8 @@ from typing import Any
 
 from maskjet.files import naming
 from maskjet.jobs.folders import Folder
-from maskjet.jobs.parts import MANIFEST
+from maskjet.jobs.parts import MANIFEST, Parts
+from maskjet.jobs.rows import metadata
 from maskjet.jobs.segments import Segment, digest
 
 FAILURES, _NOTES = "failures.jsonl", "failed"
@@ -105,10 +106,12 @@ class Failures:
         """Failed files and frames of this plan."""
         return sum(len(self._by_part[part]) for part in self._current)
 
-    def keep(self, part: str) -> None:
-        """Keep the failures of a segment that is not processed again."""
+    def keep(self, part: str, parts: Parts) -> None:
+        """Keep the failures of a segment that has a part, but not those from before it: its part has its own."""
         if part in self._by_part:
-            self._current.add(part)
+            with parts.open(part) as file:
+                if metadata(file.schema_arrow)["bad_frames"]:
+                    self._current.add(part)
 
     def take(self, part: str, failures: Iterable[tuple[str, str]]) -> None:
         """Record the failures of a segment; the file is written every 5 seconds and at the end."""

@@ -6,9 +6,9 @@ thread passes its permit to one of the dispatcher's own threads, which serve the
 decoded meanwhile need not wait for a thread of the pool.
 
 There is no artificial delay: a free permit takes the oldest image at once, with the waiting images of the same options,
-up to the batch size; but beside a batch under way no smaller one starts. A GPU does many small batches more slowly than
-few large ones, and each small one would leave as few images for the next. A disconnect or a passed deadline removes an
-image from the queue.
+up to the batch size; but beside a batch under way none starts unless as many images wait. A GPU does many small batches
+more slowly than few large ones, and each small one would leave as few images for the next. A disconnect or a passed
+deadline removes an image from the queue.
 """
 
 from __future__ import annotations
@@ -264,6 +264,7 @@ class Dispatcher:
         with self._changed:
             tickets = self._take_batch()
             self._running += len(tickets)
+            self._pass_permits()  # fewer may have been taken than wait
         if tickets:
             try:
                 self._answer(self._decode_jpegs(tickets))

@@ -18,6 +18,7 @@ class Row(ctypes.Structure):
         ("warmed", ctypes.c_int64),  # how many of a model's first batches are answered
         ("turned_ns", ctypes.c_int64),  # when its event loop has turned last; 0 if it accepts no connections
         ("connections", ctypes.c_int64),  # open ones, of clients
+        ("is_full", ctypes.c_int64),  # 1 while it can take no connection
         ("port", ctypes.c_int64),  # of 127.0.0.1, where the other processes reach it
     )
 
@@ -67,4 +68,4 @@ class ProcessTable:
     def has_fewest(self, number: int) -> bool:
         """Whether no other process that accepts connections has fewer than this one."""
         mine = self.rows[number].connections
-        return all(row.connections >= mine or not row.is_alive for row in self.rows)
+        return all(row.connections >= mine or not row.is_alive or row.is_full for row in self.rows)

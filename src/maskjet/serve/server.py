@@ -70,7 +70,7 @@ def run(app: FastAPI, listener: socket.socket, *, announce: Callable[[str], None
     service is ready.
 
     Raises:
-        UnsupportedError: A model failed on its first frames.
+        UnsupportedError: A model failed on its first frames, or gRPC's port is taken.
         DeviceError: The device failed later.
     """
     service: Service = app.state.service
@@ -82,7 +82,7 @@ def run(app: FastAPI, listener: socket.socket, *, announce: Callable[[str], None
             os._exit(0 if service.error is None else _DEVICE_FAILED)
     if service.error is not None and not service.is_warm:
         raise UnsupportedError(f"The service has ended: {service.failure}")
-    if isinstance(service.error, DeviceError):
+    if isinstance(service.error, DeviceError | UnsupportedError):
         raise service.error
 
 

@@ -186,8 +186,10 @@ class _Server(server.Server):
         except (BlockingIOError, ConnectionError):  # another process has it, or the client has gone
             return
         except OSError:  # no descriptor is left
+            self._row.is_full = 1
             self._pause(_REST_S)
             return
+        self._row.is_full = 0
         connection.setblocking(False)
         settings = self._service.settings
         if self._table.count_connections() >= settings.connections + connections.SPARE:

@@ -285,8 +285,8 @@ def _parse(text: str, number: int) -> Line | Zone:
         given = {key: readers[key](value) for key, _, value in (option.partition("=") for option in options)}
         given["name"] = name or f"{kind}{number}"
         return Line(*points, **given) if {"line": True, "zone": False}[kind] else Zone(points, **given)
-    except InputError:
-        raise
+    except InputError as error:
+        raise InputError(f"count must be right, {text!r} is not: {error}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
             "count must be [NAME=]line:x1,y1,x2,y2 or [NAME=]zone:x1,y1,x2,y2,x3,y3,..., perhaps with :anchor=bottom, "

@@ -95,7 +95,7 @@ class LabelStudioTasks(JsonList):
                 f"source must be image files for {self._path!r}, got {frame.name!r}: write its frames with "
                 "-o frames.yolo --yolo-images copy, and take frames.yolo/images as the source."
             )
-        url = f"/data/local-files/?d={quote(os.path.relpath(image))}"
+        url = f"/data/local-files/?d={quote(os.fsencode(os.path.relpath(image)))}"
         scores = detections.confidence.tolist()
         prediction = {
             "model_version": f"maskjet {__version__}",

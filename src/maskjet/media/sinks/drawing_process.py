@@ -89,8 +89,9 @@ class VideoProcess(Sink):
         self._has_ended = False  # the process
         with naming(path), _changing:
             self._drawer = _idle.pop() if _idle else _Drawer()
-        self._send("open", Path.cwd(), path, {**others, "source": _described(source), "style": style})
         try:
+            with naming(path):
+                self._send("open", Path.cwd(), path, {**others, "source": _described(source), "style": style})
             self._await(self._sent)
         except Exception:
             self._release()
@@ -149,9 +150,10 @@ class VideoProcess(Sink):
             _idle.append(self._drawer)
 
     def _send(self, *request: Any) -> None:
+        data = pickle.dumps(request)  # `send` has a pickler in Python
         self._sent += 1
         with suppress(OSError):  # that it has ended is noticed where an answer is awaited
-            self._drawer.connection.send_bytes(pickle.dumps(request))  # `send` has a pickler in Python
+            self._drawer.connection.send_bytes(data)
 
     def _await(self, answers: int) -> None:
         """Wait until so many requests are answered; raises the error that is one's answer."""
@@ -179,7 +181,7 @@ def _described(source: Source | None) -> Any:
 
 
 class _Memory:
-    """Memory of frames that two processes have; it grows with the frames, and those that are in it stay in place."""
+    """Memory of frames that two processes have; it at least doubles, and frames that are in it stay in place."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -189,7 +191,7 @@ class _Memory:
     def reserve(self, number: int, count: int) -> int:
         """The place of a frame of so many bytes, where that of _SLOTS frames before may have been."""
         if count > self._frame_bytes:
-            begin = os.fstat(self.descriptor).st_size
+            begin, count = os.fstat(self.descriptor).st_size, max(count, 2 * self._frame_bytes)
             os.ftruncate(self.descriptor, begin + _SLOTS * count)
             self._begin, self._frame_bytes = begin, count
         return self._begin + number % _SLOTS * self._frame_bytes

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import queue
+import string
 import threading
 import urllib.request as web
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.error import HTTPError
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from maskjet.detections import Detections
 from maskjet.errors import InputError
@@ -129,7 +130,7 @@ class _NoRedirects(web.HTTPRedirectHandler):
 
 def _posting(parts: SplitResult) -> Callable[[str], bool]:
     """A function that posts a text and tells whether it was taken; raises any exception if another try may help."""
-    url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    url = quote(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(), safe=string.punctuation)
     headers = {"Content-Type": "application/json", "User-Agent": "maskjet"}
     if parts.username is not None:
         user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
