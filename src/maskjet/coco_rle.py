@@ -145,8 +145,9 @@ def to_runs(rles: Sequence[RLE], size_hw: tuple[int, int]) -> Runs:
     strings, as_here = [], [*size_hw]
     for rle in rles:
         # As `Detections` has them; all checks take ten times as long.
-        if type(rle) is dict and rle.get("size") == as_here and type(rle.get("counts")) is bytes:
-            strings.append(rle["counts"])
+        given, string = (rle.get("size"), rle.get("counts")) if type(rle) is dict else (None, None)
+        if type(given) is list and given == as_here and type(string) is bytes:
+            strings.append(string)
             continue
         size, counts = _fields(rle)
         if size != size_hw:

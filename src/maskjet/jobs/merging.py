@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
+from pathlib import Path
 
 import numpy as np
 
 from maskjet.detections import join
 from maskjet.errors import InputError, SourceError
 from maskjet.files import is_same_file, replacing
-from maskjet.jobs.parts import Parts
+from maskjet.jobs.parts import FOLDER, MANIFEST, Parts
 from maskjet.jobs.rows import FoundFrame, TableBuilder, arrow, as_utf8, metadata, read_frames, schema
 from maskjet.media.sinks.coco import CocoJson
 from maskjet.media.sinks.lines import JsonLines
@@ -87,6 +88,9 @@ def merge(
     for one, other in combinations(outs, 2):
         if one == other or is_same_file(one, other):
             raise InputError(f"coco, jsonl and parquet must be files of their own, got {one!r} twice.")
+    for each, own in product(outs, (MANIFEST, FOLDER)):
+        if Path(each).resolve().is_relative_to(Path(out, own).resolve()):
+            raise InputError(f"coco, jsonl and parquet must be none of the job's own files, got {each!r}.")
     parts = Parts(out)
     missing = {name for name, _ in parts.manifest() if not parts.had(name)}
     if missing and not incomplete:

@@ -107,8 +107,9 @@ def split_sources(source: Any) -> list[Any]:
         return [source]
     for position, item in enumerate(source):
         _check_named(item)
-        if isinstance(item, Source) and any(item is other for other in source[:position]):
-            raise InputError(f"source must be given once, {item.name!r} is given twice: open it twice.")
+        if isinstance(item, Source | Iterator) and any(item is other for other in source[:position]):
+            name = getattr(item, "name", type(item).__name__)
+            raise InputError(f"source must be given once, {name!r} is given twice: open it twice.")
     return list(source)
 
 
@@ -159,7 +160,7 @@ def open_with(source: Any, opening: Opening, name: str = "image") -> Source:
         return _open_path(os.fspath(source), opening)
     if _is_image(source):
         return ImageSource(source, name, opening)
-    if isinstance(source, Iterable):
+    if isinstance(source, Iterable) and not isinstance(source, bytearray):
         if isinstance(source, list | tuple):
             for item in source:
                 _check_named(item)
@@ -240,7 +241,7 @@ def _files_of(item: Any) -> list[Path]:
 def _is_image(item: Any) -> bool:
     """Whether an item is one image: in memory, or a path with an image's suffix."""
     if isinstance(item, str | os.PathLike):
-        return is_image_path(item)
+        return is_image_path(item) and not (glob.has_magic(os.fspath(item)) and mode_of(os.fspath(item)) is None)
     names = ("__dlpack__", "shape", "getexif")
     return isinstance(item, bytes) or any(hasattr(item, name) for name in names)  # nested tensors' shape raises
 

@@ -120,6 +120,9 @@ class VideoSource(Source):
         except BaseException:
             self._close_container()
             raise
+        if first is None and self._awaited is not None:
+            self._close_container()
+            raise self._refusal(self._awaited, "its picture does not come")
         if self._decoding is not ON_CPU and not self._may_wait and (first is None or self.fallback is not None):
             self.fallback = self.fallback or "the GPU decodes none of its frames"
             return self._reopen(ON_CPU)  # which has threads, and converts faster

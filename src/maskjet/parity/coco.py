@@ -126,7 +126,7 @@ class Scores:
     @classmethod
     def of(cls, truth: Entry, entries: Sequence[Entry], kind: str) -> Scores:
         """Match the entries of results with the truth, both checked already."""
-        index = load_library().COCO(copy_truth(truth))
+        index = load_library().COCO(copy_truth(truth, kind))
         evaluator = load_library().COCOeval(index, index.load_res(copy_results(truth, entries, kind)), kind)
         if truth["annotations"] or entries:
             evaluator.evaluate()

@@ -176,12 +176,12 @@ def compare_names(truth: Entry, variant: str, categories: Mapping[int, str]) -> 
     return [f"results[{variant!r}] has other categories than the truth: {'; '.join(others[:3])}{more}."]
 
 
-def copy_truth(truth: Entry) -> dict[str, list[dict[str, Any]]]:
-    """Copy the fields the evaluator needs; images, categories and annotations get their ranks as ids, from 1."""
+def copy_truth(truth: Entry, kind: str) -> dict[str, list[dict[str, Any]]]:
+    """Copy what the evaluator needs for a kind; images, categories and annotations get their ranks as ids, from 1."""
     copied = {name: [_copy(entry, fields) for entry in truth[name]] for name, fields in _TRUTH_FIELDS.items()}
     for number, (entry, annotation) in enumerate(zip(truth["annotations"], copied["annotations"], strict=True), 1):
         annotation |= {"id": number, "iscrowd": int(entry.get("iscrowd") or 0)}
-        if entry.get("segmentation") is not None:
+        if kind == "segm":  # else nobody has checked them
             annotation["segmentation"] = entry["segmentation"]
     _renumber(truth, copied["annotations"])
     for name in ("images", "categories"):

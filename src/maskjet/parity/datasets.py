@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +18,10 @@ from numpy.typing import NDArray
 from maskjet import limits
 from maskjet.errors import InputError, SourceError, explain, suggest, translate_errors
 from maskjet.extras import require
+from maskjet.media.folders import is_image_path
 from maskjet.media.frames import ListSource, Source
 from maskjet.media.image_headers import stated_size_hw
-from maskjet.media.images import IMAGE_SUFFIXES, read_file, to_image
+from maskjet.media.images import read_file, to_image
 from maskjet.media.pillow_images import stated_orientation
 from maskjet.parity.coco_files import check_truth, read_json
 from maskjet.parity.images import Images, open_from
@@ -81,7 +83,7 @@ class DataSet(Images):
     def check_images(self) -> None:
         """Raise SourceError if images are missing or have another size than annotated; only their heads are decoded."""
         folder = self._place.images
-        missing = [name for name in self._listed if not (folder / name).is_file()]
+        missing = [name for name in self._listed if not os.path.isfile(folder / name)]  # noqa: PTH113 - of any length
         if missing:
             count = f"{len(missing)} of {self.length}"
             raise SourceError(f"images must all be in {str(folder)!r}, {count} are missing: {shorten(missing)}.")
@@ -123,8 +125,8 @@ class DataSet(Images):
         for name in names:
             if PurePath(name).is_absolute() or ".." in PurePath(name).parts or "\0" in name:
                 raise SourceError(f"{path!r} must have images within its folder, got {name!r}.")
-        if len(set(names)) < len(names):
-            raise SourceError(f"{path!r} must have each image once, got {len(names) - len(set(names))} more.")
+        if more := len(names) - len(set(map(PurePath, names))):
+            raise SourceError(f"{path!r} must have each image once, got {more} more.")
         return names
 
 
@@ -161,7 +163,8 @@ def _choose(splits: Mapping[str, _Place], split: str | None, folder: Path) -> _P
             raise InputError(f"split must be given for {str(folder)!r}, it has {shorten(list(splits))}.")
         return splits[next(iter(splits)) if split is None else split]
     if split not in splits:
-        raise InputError(f"split must be one of {str(folder)!r}, got {split!r}{suggest(split, splits)}")
+        end = suggest(split, splits, lists=len(splits) > 1)
+        raise InputError(f"split must be one of {str(folder)!r}, got {split!r}{end}")
     return splits[split]
 
 
@@ -192,7 +195,8 @@ def _find_below(folder: Path, base: Any, value: Any) -> Path:
 def _read_yaml(path: Path) -> dict[str, Any]:
     yaml = require("yaml", extra="coco", purpose="a data set with data.yaml")
     with translate_errors(SourceError, f"{str(path)!r} must be YAML"):
-        stated = yaml.safe_load(limits.read_small(path, _LARGEST_YAML).decode())
+        plain = type("Plain", (yaml.SafeLoader,), {"flatten_mapping": lambda *_: None})  # a few merges make billions
+        stated = yaml.load(limits.read_small(path, _LARGEST_YAML).decode(), plain)
     if not isinstance(stated, dict):
         raise SourceError(f"{str(path)!r} must have fields, as 'names' and 'val'.")
     return stated
@@ -204,7 +208,7 @@ def _read_yolo(place: _Place) -> dict[str, Any]:
     names = dict(enumerate(stated)) if isinstance(stated, list) else stated if isinstance(stated, dict) else {}
     if not names or any(type(number) is not int or type(name) not in (str, int) for number, name in names.items()):
         raise SourceError(f"{str(place.annotations)!r} must have a list as 'names', or names by number.")
-    paths = sorted(p for folder in place.folders for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
+    paths = sorted(p for folder in place.folders for p in folder.rglob("*") if is_image_path(p) and p.is_file())
     labels = [_label_of(path) for path in paths]
     total = sum(path.stat().st_size for path in labels if path.is_file())
     limits.check("json_bytes", total, f"labels of {str(place.annotations)!r} have", SourceError)

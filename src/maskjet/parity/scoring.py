@@ -159,26 +159,26 @@ def run(task: Task, model: Model, on_progress: Callable[[], object] = lambda: No
         classes=[names[number] for number in sorted(names)],
         confusion=Scores.of(truth, confused, kinds[-1]).confusion(),
     )
-    return Outcome(report, *_find_worst(truth, found, is_shown))
+    return Outcome(report, *_find_worst(truth, found, is_shown, kinds[-1]))
 
 
 def _match_classes(
     truth: Entry, class_names: Sequence[str], class_map: Mapping[str, str]
 ) -> tuple[dict[str, Any], list[str]]:
     """The truth with the model's names; classes that the model lacks are left out, which a note tells."""
-    known = {name.casefold(): name for name in reversed(class_names)}
+    known = {name.casefold(): name for name in reversed(class_names)} | {name: name for name in class_names}
     titles = {category["id"]: str(category.get("name")) for category in truth["categories"]}
     for theirs, ours in class_map.items():
         if theirs not in titles.values():
             end = suggest(theirs, titles.values())
             raise InputError(f"class_map must map classes of the data set, got {theirs!r}{end}")
-        if ours.casefold() not in known:
-            raise InputError(f"class_map must map to classes of the model, got {ours!r}{suggest(ours, known.values())}")
+        if not {ours, ours.casefold()} & known.keys():
+            raise InputError(f"class_map must map to classes of the model, got {ours!r}{suggest(ours, class_names)}")
     first: dict[str, int] = {}  # category by the model's class; several of the data set's may be mapped to one
     moved = {
-        number: first.setdefault(known[mapped], number)
+        number: first.setdefault(own, number)
         for number, title in titles.items()
-        if (mapped := class_map.get(title, title).casefold()) in known
+        if (own := known.get(mapped := class_map.get(title, title), known.get(mapped.casefold())))
     }
     counts = Counter(entry["category_id"] for entry in truth["annotations"])
     lost = [f"{title} ({counts[number]})" for number, title in titles.items() if counts[number] and number not in moved]
@@ -246,7 +246,9 @@ def _find_best(confidence: NDArray[np.float64], right: NDArray[np.bool_], things
     return _rate(float((ranked[best] + lower) / 2), right[order][: best + 1], things)
 
 
-def _find_worst(truth: Entry, found: Dump, is_shown: NDArray[np.bool_]) -> tuple[Dump, Dump, list[ChangedImage]]:
+def _find_worst(
+    truth: Entry, found: Dump, is_shown: NDArray[np.bool_], kind: str
+) -> tuple[Dump, Dump, list[ChangedImage]]:
     """The detections that are shown, the annotated things, and the images on which they differ most."""
     names = {category["id"]: category["name"] for category in truth["categories"]}
     shown, start = [], 0
@@ -268,9 +270,8 @@ def _find_worst(truth: Entry, found: Dump, is_shown: NDArray[np.bool_]) -> tuple
             changed[number] = differences
     worst = rank_images(found.names, changed)
     for number in (image.number for image in worst):
-        outlines = [entry.get("segmentation") for entry in placed[number]]
-        if shown[number].rle is not None and all(outlines):
-            rle = [to_rle(each, shown[number].image_size) for each in outlines]
+        if kind == "segm" and shown[number].rle is not None:
+            rle = [to_rle(entry["segmentation"], shown[number].image_size) for entry in placed[number]]
             things[number] = replace(things[number], rle=rle)
     return replace(found, found=shown), replace(found, found=things), worst
 

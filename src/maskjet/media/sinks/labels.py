@@ -16,6 +16,7 @@ from maskjet.label_options import LabelOptions
 from maskjet.media.frames import Frame
 from maskjet.media.sinks.drawing_threads import beside
 from maskjet.media.sinks.folder import IMAGES, FolderSink, copy_file, file_of, write_picture
+from maskjet.printing import sanitise
 
 SUFFIX = ".yolo"
 """Suffix of a folder of labels."""
@@ -70,7 +71,7 @@ class YoloLabels(FolderSink):
         if names == self._class_names:
             return
         lines = [f"train: {IMAGES}", f"val: {IMAGES}", "names:" if names else "names: {}"]
-        lines += [f"  {class_id}: {json.dumps(name)}" for class_id, name in names.items()]  # YAML reads JSON's notation
+        lines += [f"  {class_id}: {json.dumps(sanitise(name), ensure_ascii=False)}" for class_id, name in names.items()]
         with replacing(self._names.folder.parent / "data.yaml") as temporary:
             temporary.write("".join(f"{line}\n" for line in lines).encode())
         self._class_names = names
