@@ -58,11 +58,7 @@ class Choices:
     """
 
     def __init__(
-        self,
-        spec: ModelSpec | TwoStageSpec,
-        threshold: Threshold,
-        classes: Sequence[str] | None,
-        max_detections: int,
+        self, spec: ModelSpec | TwoStageSpec, threshold: Threshold, classes: Sequence[str] | None, max_detections: int
     ) -> None:
         self._spec = spec
         self._thresholds = _thresholds(spec, threshold, _same(spec, DEFAULT_THRESHOLD))

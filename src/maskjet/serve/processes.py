@@ -157,10 +157,7 @@ class _Supervisor:
         command = [sys.executable, "-m", "maskjet.serve.worker"]
         try:
             process = subprocess.Popen(
-                command,
-                stdin=file,
-                pass_fds=[config.listener, config.table],
-                env={**os.environ, **place.variables},
+                command, stdin=file, pass_fds=[config.listener, config.table], env={**os.environ, **place.variables}
             )
         except OSError as error:
             file.close()

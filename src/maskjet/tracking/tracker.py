@@ -147,12 +147,7 @@ def _read_fields(
     )
 )
 def _update(
-    tracks: Tracks,
-    given: Given,
-    times: tuple[float, float, float],
-    next_id: int,
-    threshold: float,
-    tuning: Tuning,
+    tracks: Tracks, given: Given, times: tuple[float, float, float], next_id: int, threshold: float, tuning: Tuning
 ) -> tuple[Tracks, int, float, Ints, Ints]:
     """Continue tracks with a frame's detections, in one compiled call: most of what many would take is calling them.
 
