@@ -89,8 +89,6 @@ def serve(
 
 @dataclass
 class _Worker:
-    """A worker that runs."""
-
     place: Place
     process: subprocess.Popen[bytes]
     file: BinaryIO
