@@ -23,10 +23,10 @@ from benchmarks.tiles import CATEGORY_IDS, FIRST_SEED, LOWERED
 from maskjet import load, measured, traffic
 from maskjet.cli.options import parse_size, print_result
 from maskjet.detections import Detections
+from maskjet.jit import Ints
 from maskjet.machine import describe_machine
 from maskjet.parity.coco import METRICS, Scores, load_library
 from maskjet.tables import shown
-from maskjet.tracking.strips import Ints
 from maskjet.traffic.dataset import CATEGORIES, annotate
 
 _RESAMPLES = 1000

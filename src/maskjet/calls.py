@@ -58,11 +58,7 @@ class Choices:
     """
 
     def __init__(
-        self,
-        spec: ModelSpec | TwoStageSpec,
-        threshold: Threshold,
-        classes: Sequence[str] | None,
-        max_detections: int,
+        self, spec: ModelSpec | TwoStageSpec, threshold: Threshold, classes: Sequence[str] | None, max_detections: int
     ) -> None:
         self._spec = spec
         self._thresholds = _thresholds(spec, threshold, _same(spec, DEFAULT_THRESHOLD))
@@ -166,7 +162,6 @@ def _number(threshold: Any) -> float:
 
 
 def _check_most(max_detections: Any, most: int) -> None:
-    """Check the most detections that a call asks for."""
     if isinstance(max_detections, bool) or not isinstance(max_detections, int):
         raise InputError(f"max_detections must be a whole number, got {max_detections!r}.")
     if not 1 <= max_detections <= most:

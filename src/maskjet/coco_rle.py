@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from maskjet import limits
 from maskjet.errors import InputError
-from maskjet.jit import compiled
+from maskjet.jit import Ints, compiled
 from maskjet.outlines import Along, Holes, trace
 
 RLE = Mapping[str, Any]
@@ -340,13 +340,7 @@ def _read_string(data: NDArray[np.uint8], counts: Counts, most: int) -> tuple[in
 
 
 @compiled("int64(Array(uint8, 1, 'C', True), int64[::1], int64, int64[:, ::1], int64[::1])")
-def _read_strings(
-    data: NDArray[np.uint8],
-    lengths: NDArray[np.int64],
-    pixels: int,
-    spans: NDArray[np.int64],
-    firsts: NDArray[np.int64],
-) -> int:
+def _read_strings(data: NDArray[np.uint8], lengths: Ints, pixels: int, spans: Ints, firsts: Ints) -> int:
     """Fill `spans` and `firsts` from the strings of masks, one behind the other; see `Runs`.
 
     Returns:
@@ -386,7 +380,7 @@ def count_runs(mask: NDArray[np.uint8]) -> Counts:
 
 
 @compiled("void(Array(int64, 2, 'C', True), int64, int64, int64, int64, uint8[:, ::1])")
-def _fill(spans: NDArray[np.int64], height: int, left: int, top: int, square: int, out: NDArray[np.uint8]) -> None:
+def _fill(spans: Ints, height: int, left: int, top: int, square: int, out: NDArray[np.uint8]) -> None:
     """Set the squares of pixels of runs to 1 in `out`: the crop of a mask whose first pixel is (left, top)."""
     for number in range(len(spans)):
         start, end = spans[number]

@@ -6,9 +6,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+import numpy as np
+from numpy.typing import NDArray
 
 types: Any = numba.types
 """Types of arguments, which themselves have none."""
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from maskjet import limits
 from maskjet.coco_rle import BYTES_PER_COUNT, RLE, Runs, to_runs, write_string
 from maskjet.errors import InputError
-from maskjet.jit import compiled
+from maskjet.jit import Ints, compiled
 
 MaskPixels = Literal["raw", "box", "largest"]
 """Pixels of a mask that are kept: all; those inside its box; or those of its large parts."""
@@ -80,7 +80,7 @@ def _count_pieces(spans: Spans, height: int) -> int:
 
 
 @compiled("int64(Array(int64, 2, 'C', True), int64, Array(int64, 1, 'C', True), int32[:, ::1])")
-def cut(spans: Spans, height: int, window: NDArray[np.int64], pieces: NDArray[np.int32]) -> int:
+def cut(spans: Spans, height: int, window: Ints, pieces: NDArray[np.int32]) -> int:
     """Cut a mask's runs at the columns' ends and at a window, left, top, right, bottom.
 
     Writes each piece's column, top and bottom into `pieces`, which has room for all of them; returns their number.
@@ -164,13 +164,7 @@ def join_columns(pieces: NDArray[np.int32], height: int, spans: Spans) -> int:
     " int64[:, ::1], int64[::1])"
 )
 def keep_spans(
-    spans: Spans,
-    firsts: NDArray[np.int64],
-    windows: NDArray[np.int64],
-    height: int,
-    is_largest: bool,
-    out: Spans,
-    out_firsts: NDArray[np.int64],
+    spans: Spans, firsts: Ints, windows: Ints, height: int, is_largest: bool, out: Spans, out_firsts: Ints
 ) -> None:
     """Write the runs of masks' pixels in their windows, or perhaps of their large parts; no two of them touch."""
     filled, pieces = 0, np.empty((len(out), 3), np.int32)

@@ -83,8 +83,7 @@ def detect_raster(
             writers.append(stack.enter_context(open_map(stack.enter_context(replacing(out)).file, raster)))
         rows = [list(row) for _, row in groupby(tiles, attrgetter("top"))]
         for number, row in enumerate(rows, 1):
-            found = [*waiting, *_detect(model, raster, row, options)]
-            cut, parts = zip(*found, strict=True)
+            cut, parts = zip(*waiting, *_detect(model, raster, row, options), strict=True)
             next_top = rows[number][0].top if number < len(rows) else math.inf
             merged = merge_tiles(parts, cut, size_hw, None, next_top)
             waiting = [(cut[k], part) for k, part in merged.waiting]

@@ -32,15 +32,7 @@ def export(
         ),
     ],
     *,
-    out: Annotated[
-        Path,
-        option(
-            "PATH",
-            "The ONNX file, which takes this name once it is compared.",
-            "--out",
-            "-o",
-        ),
-    ],
+    out: Annotated[Path, option("PATH", "The ONNX file, which takes this name once it is compared.", "--out", "-o")],
     weights: WeightsOption = None,
     precision: Annotated[
         str,

@@ -100,10 +100,7 @@ def job(
         ),
     ],
     *,
-    out: Annotated[
-        str,
-        option("FOLDER", "Output folder, or its URL in a store.", "--out", "-o"),
-    ],
+    out: Annotated[str, option("FOLDER", "Output folder, or its URL in a store.", "--out", "-o")],
     model: ModelOption = "demo",
     weights: WeightsOption = None,
     threshold: ThresholdOption = None,

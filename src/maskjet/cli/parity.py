@@ -64,10 +64,7 @@ parity_app = typer.Typer(
 _EXIT_BROKEN = 1
 
 ImagesOption = Annotated[str | None, option("SOURCE", "Image, folder, glob or video; if not given, drawn streets.")]
-CocoDirOption = Annotated[
-    Path | None,
-    option("FOLDER", "A data set with annotations, as maskjet val takes it."),
-]
+CocoDirOption = Annotated[Path | None, option("FOLDER", "A data set with annotations, as maskjet val takes it.")]
 _AgainOption = Annotated[str | None, option("SOURCE", "The dumps' images, for pictures; drawn streets need none.")]
 CountOption = Annotated[int, option("N", "Number of drawn streets.")]
 SeedOption = Annotated[int, option("N", "Seed of the first drawn street.")]

@@ -110,11 +110,8 @@ def run_together(run: Run, found: Sequence[UnopenedSource], outs: Sequence[str])
         results = run.stream(model, sources[0] if len(sources) == 1 else sources)
         with _windows(run, sources) as windows, _working(run, results), _measuring(run, sources, summaries):
             sinks = outputs.open()
-            with _gathering(run, sinks, outputs), sinks:
-                with progress_of(sources) as advance:
-                    _write(run, results, sinks, windows, advance, summaries)
-                if run.is_broken_off(run.summary.frames):
-                    sinks.abandon()
+            with _gathering(run, sinks, outputs), progress_of(sources) as advance:
+                _write(run, results, sinks, windows, advance, summaries)
 
 
 def run_in_turn(run: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) -> None:
@@ -133,7 +130,8 @@ def run_in_turn(run: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) 
                 first = run.begin_first_pass(model) if run.in_two_passes else None
                 results = run.stream(model, again.enter_context(run.open(unopened)) if first else source, first)
                 if sinks is None:
-                    sinks = stack.enter_context(_opened(run, outputs))
+                    sinks = outputs.open_in_turn()
+                    stack.enter_context(_gathering(run, sinks, outputs))
                 _run_one(run, position, source, results, sinks, first)
 
 
@@ -192,16 +190,6 @@ def _one_of_several(run: Run, position: int) -> Iterator[None]:
         if len(run.summary.sources) == 1:
             raise
         print_error(error)
-
-
-@contextmanager
-def _opened(run: Run, outputs: Outputs) -> Iterator[SinksInTurn]:
-    """The sinks of sources that are read one after another."""
-    sinks = outputs.open_in_turn()
-    with _gathering(run, sinks, outputs), sinks:
-        yield sinks
-        if run.is_broken_off(run.summary.frames):
-            sinks.abandon()
 
 
 def _write(
@@ -276,9 +264,12 @@ def _measuring(run: Run, sources: Sequence[Source], summaries: Sequence[SourceSu
 
 @contextmanager
 def _gathering(run: Run, sinks: Sinks, outputs: Outputs) -> Iterator[None]:
-    """Record the outputs, once they have their final names."""
+    """Finish the outputs, and record them once they have their final names."""
     try:
-        yield
+        with sinks:
+            yield
+            if run.is_broken_off(run.summary.frames):
+                sinks.abandon()
     finally:
         run.summary.outputs, run.summary.left_out = list(sinks.paths), sinks.left_out
         run.summary.lost_events = sinks.lost

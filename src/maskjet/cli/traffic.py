@@ -47,13 +47,7 @@ def traffic_video(
 
     with progress("drawing", frames) as advance:
         write_video(
-            path,
-            size_hw=parse_size(size),
-            frames=frames,
-            seed=seed,
-            density=density,
-            truth=truth,
-            on_progress=advance,
+            path, size_hw=parse_size(size), frames=frames, seed=seed, density=density, truth=truth, on_progress=advance
         )
     for each in (path, truth):
         if each is not None:

@@ -15,7 +15,7 @@ from maskjet.drawing.instances import Instances
 from maskjet.drawing.shades import letters_on
 from maskjet.drawing.style import DrawStyle, Measures
 from maskjet.drawing.templates import parse_template
-from maskjet.jit import compiled
+from maskjet.jit import Ints, compiled
 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _LONGEST_NAME = 60  # characters of a class name that are drawn
@@ -146,14 +146,7 @@ def _width(text: str, measures: Measures) -> int:
     " int64, int64, int64, int64, int64[:, ::1])"
 )
 def place_plates(
-    frames: Rectangles,
-    widths: NDArray[np.int64],
-    order: NDArray[np.int64],
-    high: int,
-    height: int,
-    width: int,
-    gap: int,
-    out: Rectangles,
+    frames: Rectangles, widths: Ints, order: Ints, high: int, height: int, width: int, gap: int, out: Rectangles
 ) -> None:
     """Place labels greedily, each at the cheapest of twelve places about its box that is free of earlier labels.
 

@@ -137,10 +137,7 @@ class Steps(ABC):
         """Allocate buffers for batches of frames of any sizes; see `Work`."""
 
     def describe(
-        self,
-        size_hw: tuple[int, int],
-        strides: tuple[int, ...] = _UNKNOWN,
-        chroma: tuple[int, ...] = NO_CHROMA,
+        self, size_hw: tuple[int, int], strides: tuple[int, ...] = _UNKNOWN, chroma: tuple[int, ...] = NO_CHROMA
     ) -> tuple[bytes, Place]:
         """A frame's row in a `FrameTable`, but for its address, and its place; see `pack_row`.
 
@@ -175,13 +172,7 @@ class Work(ABC):
         InputError: Batch times `max_detections` is too large.
     """
 
-    def __init__(
-        self,
-        steps: Steps,
-        options: WorkOptions,
-        *,
-        marks: int = 0,
-    ) -> None:
+    def __init__(self, steps: Steps, options: WorkOptions, *, marks: int = 0) -> None:
         batch, input_hw, postprocess, scratch, width = options
         self._rows = rows = steps.config.max_detections
         check_rows(batch, rows)

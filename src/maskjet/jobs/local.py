@@ -136,7 +136,6 @@ class LocalWorkers:
                 yield Outcome(part, failures=failures, is_written=False)
 
     def _send(self, worker: StartedWorker, part: str, segment: Segment) -> None:
-        """Send a segment to a worker."""
         with suppress(OSError):  # a dead process is noticed in `_receive`
             task = {"part": part, "segment": segment.as_dict(), "is_again": part in self._deaths}
             worker.handle.send_bytes(json.dumps(task).encode())
@@ -149,13 +148,11 @@ class LocalWorkers:
             try:
                 message = json.loads(each.handle.recv_bytes())
             except (EOFError, OSError):
-                code = _end(each)
-                yield from self._replace(each, children.tell(code))
+                yield from self._replace(each, children.tell(_end(each)))
             else:
                 yield self._take(each, message["part"], message["answer"])
 
     def _start(self, place: Place) -> StartedWorker:
-        """Start a worker."""
         variables = {**place.variables, **(ONE_THREAD if place.device == "cpu" else {})}
         process, connection = children.start("maskjet.jobs.worker", variables=variables)
         orders = {**self._orders, "device": place.own_device, "streams": self._streams}

@@ -22,13 +22,7 @@ from maskjet.errors import InputError, SourceError, explain, translate_errors
 from maskjet.files import path_of_url
 from maskjet.media.containers import is_camera, is_stream, shown_name
 from maskjet.media.image_headers import MOST_PARTS, jpeg_header, jpeg_scans, stated_size_hw
-from maskjet.media.pillow_images import (
-    open_with_pillow,
-    orientation_of,
-    orientation_of_jpeg,
-    stated_orientation,
-    turn,
-)
+from maskjet.media.pillow_images import open_with_pillow, orientation_of, orientation_of_jpeg, stated_orientation, turn
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage

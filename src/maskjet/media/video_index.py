@@ -210,11 +210,7 @@ class _ListedIndex:
     """
 
     def __init__(
-        self,
-        container: av.container.InputContainer,
-        stream: av.VideoStream,
-        size: int,
-        selection: Selection | None,
+        self, container: av.container.InputContainer, stream: av.VideoStream, size: int, selection: Selection | None
     ) -> None:
         self._container, self._stream, self._size = container, stream, size
         self._listed, self._least = stream.index_entries, LEAST_BYTES[stream.codec.canonical_name]

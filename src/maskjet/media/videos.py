@@ -83,11 +83,7 @@ class VideoSource(Source):
     _entry: Entry | None = None
 
     def __init__(
-        self,
-        name: str,
-        selection: Selection = EVERYTHING,
-        decoding: Decoding = ON_CPU,
-        resolve: Resolve | None = None,
+        self, name: str, selection: Selection = EVERYTHING, decoding: Decoding = ON_CPU, resolve: Resolve | None = None
     ) -> None:
         super().__init__(shown_name(name))
         self._url, self._resolve = name, resolve

@@ -20,11 +20,7 @@ NO_CHROMA = (0,) * 11
 
 
 def pack_row(
-    size_hw: tuple[int, int],
-    strides: Sequence[int],
-    region: Region,
-    canvas: Canvas,
-    chroma: Sequence[int] = NO_CHROMA,
+    size_hw: tuple[int, int], strides: Sequence[int], region: Region, canvas: Canvas, chroma: Sequence[int] = NO_CHROMA
 ) -> bytes:
     """The numbers of a frame that don't depend on its address.
 

@@ -176,11 +176,7 @@ def row_of(found: CheckReport, m: Agreement) -> tuple[str, ...]:
 
 
 def check(
-    expected: Dump,
-    actual: Dump,
-    *,
-    confidences: Sequence[float] = (),
-    on_progress: Callable[[], object] = lambda: None,
+    expected: Dump, actual: Dump, *, confidences: Sequence[float] = (), on_progress: Callable[[], object] = lambda: None
 ) -> CheckReport:
     """Compare the detections of two variants, image by image.
 

@@ -41,8 +41,6 @@ def _is_box(value: object) -> bool:
 
 
 class _Type(NamedTuple):
-    """The type of a field."""
-
     name: str
     holds: Callable[[object], bool]
     cast: Callable[[Any], Any]

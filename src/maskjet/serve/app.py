@@ -68,15 +68,7 @@ def create_app(
     )
     app.state.service, app.state.sources, app.state.siblings = service, sources, siblings
     app.state.regions = regions
-    for router in (
-        v1.router,
-        v2.router,
-        live.router,
-        source_routes.router,
-        health.router,
-        metrics.router,
-        page.router,
-    ):
+    for router in (v1.router, v2.router, live.router, source_routes.router, health.router, metrics.router, page.router):
         app.include_router(router)
     app.add_exception_handler(HTTPException, _answer_problem)  # `Guard` answers other errors
     app.add_middleware(_Shortcut)

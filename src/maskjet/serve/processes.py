@@ -89,8 +89,6 @@ def serve(
 
 @dataclass
 class _Worker:
-    """A worker that runs."""
-
     place: Place
     process: subprocess.Popen[bytes]
     file: BinaryIO
@@ -157,10 +155,7 @@ class _Supervisor:
         command = [sys.executable, "-m", "maskjet.serve.worker"]
         try:
             process = subprocess.Popen(
-                command,
-                stdin=file,
-                pass_fds=[config.listener, config.table],
-                env={**os.environ, **place.variables},
+                command, stdin=file, pass_fds=[config.listener, config.table], env={**os.environ, **place.variables}
             )
         except OSError as error:
             file.close()

@@ -42,12 +42,7 @@ class Tiles:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        tiling: Tiling,
-        most: int,
-        threshold: float | None = None,
-        finish: Finish | None = None,
+        self, engine: Engine, tiling: Tiling, most: int, threshold: float | None = None, finish: Finish | None = None
     ) -> None:
         self._engine, self._tiling, self._most = engine, tiling, most
         self._threshold, self._finish = threshold, finish

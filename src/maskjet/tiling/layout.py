@@ -69,13 +69,7 @@ def parse_tile(text: str | None) -> TileSize | None:
 
 
 def cut_tiles(
-    size_hw: tuple[int, int],
-    tile: TileSize,
-    overlap: float,
-    input_hw: tuple[int, int],
-    full: bool,
-    *,
-    most: int = MOST,
+    size_hw: tuple[int, int], tile: TileSize, overlap: float, input_hw: tuple[int, int], full: bool, *, most: int = MOST
 ) -> list[Tile]:
     """Cut a frame into tiles of one size that cover it, row by row, evenly spread.
 

@@ -35,10 +35,10 @@ from numpy.typing import NDArray
 
 from maskjet.coco_rle import Runs
 from maskjet.detections import Detections
-from maskjet.jit import compiled
+from maskjet.jit import Bools, Ints, compiled
 from maskjet.mask_pixels import join_columns, write_masks
 from maskjet.tiling.layout import Tile
-from maskjet.tracking.strips import Ints, Strips, count_common, cut_boxes, cut_masks
+from maskjet.tracking.strips import Strips, count_common, cut_boxes, cut_masks
 
 AGREES = 0.5
 """IoU from which two pieces are the same thing, and share of a piece's pixels from which it lies in another."""
@@ -153,7 +153,7 @@ def _cut(found: Sequence[Detections]) -> Strips:
     return Strips(strips, np.cumsum(np.concatenate([[0], *(np.diff(part.firsts) for part in parts)])), boxes, areas)
 
 
-def _find_cut(boxes: Ints, tile: Ints, tiles: Ints, size_hw: tuple[int, int]) -> tuple[NDArray[np.bool_], ...]:
+def _find_cut(boxes: Ints, tile: Ints, tiles: Ints, size_hw: tuple[int, int]) -> tuple[Bools, ...]:
     """Which pieces are cut by inner borders of their tiles, and which of them by borders that rule 4 is about."""
     starts, ends = tiles[:, [1, 0]], tiles[:, [1, 0]] + tiles[:, [3, 2]]
     is_before, is_behind = boxes[:, :2] - NEAR <= starts[tile], boxes[:, 2:] + NEAR >= ends[tile]
@@ -166,7 +166,7 @@ def _find_cut(boxes: Ints, tile: Ints, tiles: Ints, size_hw: tuple[int, int]) ->
     return is_cut, is_cut & ~(cuts & ~np.array(laps)).any(axis=1)
 
 
-def _find_waiting(waits: NDArray[np.bool_], pairs: Ints, areas: Ints) -> NDArray[np.bool_]:
+def _find_waiting(waits: Bools, pairs: Ints, areas: Ints) -> Bools:
     """Spread what waits over pairs that a rule is about; others, as neighbours in a crowd, have nothing to do."""
     shared, least = pairs[:, 2], np.minimum(areas[pairs[:, 0]], areas[pairs[:, 1]])
     iou = shared / (pairs[:, 3] + pairs[:, 4] - shared)
@@ -214,7 +214,7 @@ def _compare(
     class_id: NDArray[np.int32],
     tile: Ints,
     tiles: Ints,
-    is_cut: NDArray[np.bool_],
+    is_cut: Bools,
 ) -> Ints:
     """Compare the pieces `strips[spans[i, 0] : spans[i, 1]]` of tiles that overlap or touch.
 
@@ -264,13 +264,7 @@ def _have_common_tile(following: Ints, tile: Ints, one: int, two: int) -> bool:
 
 @compiled("int64[::1](int64[:, ::1], int64[::1], boolean[::1], boolean[::1], int64[::1], int32[::1], float64)")
 def _group(
-    pairs: Ints,
-    areas: Ints,
-    is_cut: NDArray[np.bool_],
-    is_judged: NDArray[np.bool_],
-    tile: Ints,
-    class_id: NDArray[np.int32],
-    agrees: float,
+    pairs: Ints, areas: Ints, is_cut: Bools, is_judged: Bools, tile: Ints, class_id: NDArray[np.int32], agrees: float
 ) -> Ints:
     """Put pieces, most confident first, into groups by the rules at the top of this file, from their sorted pairs.
 

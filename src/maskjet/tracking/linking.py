@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from maskjet.jit import Ints
 from maskjet.tracking.matching import NEVER, assign, box_iou
-from maskjet.tracking.strips import Ints
 from maskjet.tracking.tracks import Floats
 from maskjet.tracking.tuning import Tuning
 

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from maskjet import coco_rle, limits
 from maskjet.detections import Detections
-from maskjet.jit import compiled, types
+from maskjet.jit import Ints, compiled, types
 from maskjet.mask_pixels import count_pieces, cut, write_masks
 
-Ints = NDArray[np.int64]
 _BYTES = 56  # most memory that is taken per strip, also where masks are merged
 
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from maskjet.detections import Detections
 from maskjet.errors import InputError
-from maskjet.jit import compiled, types
+from maskjet.jit import Ints, compiled, types
 from maskjet.tracking.matching import adopt, compare, match
-from maskjet.tracking.strips import Ints, cut_strips
+from maskjet.tracking.strips import cut_strips
 from maskjet.tracking.tracks import (
     CONSTANTS,
     GIVEN,
@@ -147,12 +147,7 @@ def _read_fields(
     )
 )
 def _update(
-    tracks: Tracks,
-    given: Given,
-    times: tuple[float, float, float],
-    next_id: int,
-    threshold: float,
-    tuning: Tuning,
+    tracks: Tracks, given: Given, times: tuple[float, float, float], next_id: int, threshold: float, tuning: Tuning
 ) -> tuple[Tracks, int, float, Ints, Ints]:
     """Continue tracks with a frame's detections, in one compiled call: most of what many would take is calling them.
 

@@ -8,12 +8,11 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.jit import compiled, types
-from maskjet.tracking.strips import STRIPS, Ints, Strips, gather
+from maskjet.jit import Bools, Ints, compiled, types
+from maskjet.tracking.strips import STRIPS, Strips, gather
 from maskjet.tracking.tuning import Tuning
 
 Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 Rows = NDArray[Any]
 _LEAST_AREA = 1.0  # of a box in pixels, for sizes
 TRACK = np.dtype(

@@ -231,8 +231,7 @@ def check_outputs(
     shared = [out for out in outs if out not in templates]
     stems = unique_stems([source.name for source in sources], [source.root for source in sources])
     owned = [[template.replace(PLACEHOLDER, stem) for template in templates] for stem in stems]
-    encoding = Encoding(encoder, quality)
-    content = Content(style or DrawStyle(), with_audio, label_options, mask_pixels, encoding)
+    content = Content(style or DrawStyle(), with_audio, label_options, mask_pixels, Encoding(encoder, quality))
     paths = [*shared, *chain.from_iterable(owned)]
     check_paths(paths, sources, style=content.style)
     existing = {out for out in paths if not _is_no_file(out) and _exists(Path(out))}

@@ -73,8 +73,6 @@ class OneStage(Steps):
 
 
 class _Work(Work):
-    """See `Work`."""
-
     steps: OneStage
 
     def __init__(self, steps: OneStage, options: WorkOptions) -> None:

@@ -26,9 +26,7 @@ def serves(model: object) -> bool:
 
 
 def load(
-    model: nn.Module | str,
-    weights: str | os.PathLike[str] | None = None,
-    input_size: tuple[int, int] | None = None,
+    model: nn.Module | str, weights: str | os.PathLike[str] | None = None, input_size: tuple[int, int] | None = None
 ) -> StaticDetector:
     """Copy a detector, optimising a plain one; for a name, fill one from a state dict.
 

@@ -15,13 +15,15 @@ import torch
 from numpy.typing import NDArray
 
 from maskjet.coco_rle import BYTES_PER_COUNT, write_string
-from maskjet.jit import compiled
+from maskjet.jit import Ints, compiled
 from maskjet.ops.canvas import Canvas
 from maskjet.ops.encode_masks.reference import encode_dense
 from maskjet.ops.encode_masks.strings import Strings
 from maskjet.ops.interpolation import SMALL, Taps, blend, taps, taps_at, taps_from
 from maskjet.ops.paste_masks.reference import LARGEST, finite, show
 from maskjet.ops.selection import MaskQueries, SizeTable
+
+Floats = NDArray[np.float32]
 
 
 def encode_masks(
@@ -98,13 +100,13 @@ def _encode_one(mask_logits: torch.Tensor, down: Taps, across: Taps) -> bytes:
     return _to_string(_find_runs(mask.numpy(), *down, starts, *across))
 
 
-def _to_string(runs: NDArray[np.int64]) -> bytes:
+def _to_string(runs: Ints) -> bytes:
     buffer = np.empty(BYTES_PER_COUNT * len(runs), dtype=np.uint8)
     return buffer[: write_string(runs, buffer)].tobytes()
 
 
 @compiled("Tuple((boolean[::1], int64, int64))(float32[:, ::1])")
-def _extent(mask: NDArray[np.float32]) -> tuple[NDArray[np.bool_], int, int]:
+def _extent(mask: Floats) -> tuple[NDArray[np.bool_], int, int]:
     """Columns of a mask [h, w] with a positive logit, and the first and last such row."""
     height, width = mask.shape
     has_inside = np.zeros(width, dtype=np.bool_)
@@ -118,7 +120,7 @@ def _extent(mask: NDArray[np.float32]) -> tuple[NDArray[np.bool_], int, int]:
 
 
 @compiled("int64(float32, float32, float32[::1], int64, int64)")
-def _find_crossing(upper: np.float32, lower: np.float32, down: NDArray[np.float32], first: int, last: int) -> int:
+def _find_crossing(upper: np.float32, lower: np.float32, down: Floats, first: int, last: int) -> int:
     """The first pixel from `first` to before `last` that is inside exactly if `lower` is; `last` if there is none.
 
     `upper` and `lower` must be finite, and one of them inside. Both terms of the blend then grow or shrink together
@@ -137,7 +139,7 @@ def _find_crossing(upper: np.float32, lower: np.float32, down: NDArray[np.float3
 
 
 @compiled("int64(int64[::1], int64, int64, boolean)")
-def _mark(edges: NDArray[np.int64], found: int, pixel: int, is_inside: bool | np.bool_) -> int:
+def _mark(edges: Ints, found: int, pixel: int, is_inside: bool | np.bool_) -> int:
     """Add an edge at a pixel if the one before it is on the other side; returns the number of edges.
 
     After an odd number of edges pixels are inside.
@@ -147,7 +149,7 @@ def _mark(edges: NDArray[np.int64], found: int, pixel: int, is_inside: bool | np
 
 
 @compiled("int64[::1](int64[::1], int64)")
-def _lengths(edges: NDArray[np.int64], pixels: int) -> NDArray[np.int64]:
+def _lengths(edges: Ints, pixels: int) -> Ints:
     """Lengths of the runs between edges, from the first pixel to the last."""
     runs = np.empty(len(edges) + 1, dtype=np.int64)
     before = 0
@@ -163,15 +165,8 @@ def _lengths(edges: NDArray[np.int64], pixels: int) -> NDArray[np.int64]:
     "int64[::1], int64[::1], float32[::1])"
 )
 def _find_runs(
-    mask: NDArray[np.float32],
-    top: NDArray[np.int64],
-    bottom: NDArray[np.int64],
-    down: NDArray[np.float32],
-    starts: NDArray[np.int64],
-    left: NDArray[np.int64],
-    right: NDArray[np.int64],
-    across: NDArray[np.float32],
-) -> NDArray[np.int64]:
+    mask: Floats, top: Ints, bottom: Ints, down: Floats, starts: Ints, left: Ints, right: Ints, across: Floats
+) -> Ints:
     """Run lengths of a mask [h, w] upsampled by the taps, column by column."""
     height, width = len(top), len(left)
     has_inside, low, high = _extent(mask)

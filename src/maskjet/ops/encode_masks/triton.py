@@ -345,11 +345,7 @@ class DeviceStrings(Strings):
 
 
 def _cut(
-    strings: NDArray[np.uint8],
-    rows: NDArray[np.int32],
-    image: int,
-    count: int,
-    remade: Mapping[tuple[int, int], bytes],
+    strings: NDArray[np.uint8], rows: NDArray[np.int32], image: int, count: int, remade: Mapping[tuple[int, int], bytes]
 ) -> list[bytes]:
     """Cut out an image's strings; `rows`: the header's fields of all masks, `remade`: strings that did not fit."""
     data, fields = strings.data, rows[image, :count].tolist()
