@@ -158,6 +158,11 @@ def test_iou_is_that_of_the_dense_masks(masks):
         coco_rle.iou(coco_rle.encode(masks)[0], square)
 
 
+def test_a_size_may_be_an_array():
+    rle = {"size": np.array([2, 2]), "counts": b"13"}
+    np.testing.assert_array_equal(coco_rle.decode(rle), coco_rle.decode({**rle, "size": [2, 2]}))
+
+
 def test_masks_are_read_at_once_and_united():
     masks = np.random.default_rng(1).random((3, 7, 5)) < 0.2
     masks[2] = False

@@ -152,7 +152,10 @@ def test_what_cannot_be_merged_is_refused(tmp_path, outs):
         merge(str(tmp_path), coco=str(tmp_path / "x"), parquet=str(tmp_path / "x"))
     with pytest.raises(SourceError, match=r"out must be a job's output, '.*segments\.jsonl' can't be read"):
         merge(str(tmp_path), **outs)
-    write_made_up(tmp_path, [made_up()])
+    (part, *_) = write_made_up(tmp_path, [made_up()])
+    for own in (str(tmp_path / "segments.jsonl"), Parts(str(tmp_path)).path_of(part)):
+        with pytest.raises(InputError, match="must be none of the job's own files, got "):
+            merge(str(tmp_path), jsonl=own)
     with pytest.raises(OutputError, match=r"out must be writable, '/dev/null/m\.json' is not"):
         merge(str(tmp_path), jsonl=outs["jsonl"], coco="/dev/null/m.json")
     with pytest.raises(InputError, match="track must be left out for a job without --track, whose parts lack the"):

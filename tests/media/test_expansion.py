@@ -112,6 +112,9 @@ def test_nothing_to_read():
     source = open_source("v2.mp4")
     with pytest.raises(InputError, match=r"source must be given once, 'v2\.mp4' is given twice: open it twice"):
         expand_sources([source, source])
+    images = iter([])
+    with pytest.raises(InputError, match="source must be given once, 'list_iterator' is given twice"):
+        expand_sources([images, images])
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")

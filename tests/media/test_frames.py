@@ -16,7 +16,7 @@ from PIL import Image as PILImage
 
 from maskjet.errors import InputError, SourceError
 from maskjet.media import videos as videos_module
-from maskjet.media.frames import open_source
+from maskjet.media.frames import open_source, split_sources
 from maskjet.media.images import read_image, to_image
 from maskjet.media.keyframes import cut_video, open_part
 from maskjet.media.orientation import read_orientation
@@ -307,3 +307,21 @@ class TestVideos:
         for camera in (97, "97"):
             with pytest.raises(SourceError, match="'/dev/video97' can't be read"):
                 open_source(camera)
+
+
+def test_a_glob_in_a_list_is_as_many_images_as_it_matches(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        for number in range(3):
+            write_image(tmp_path / folder / f"{number}.png", np.full((4, 4, 3), number, np.uint8))
+    write_image(tmp_path / "c[1].png", np.zeros((4, 4, 3), np.uint8))
+    given = [str(tmp_path / "a" / "*.png"), str(tmp_path / "b" / "*.png"), str(tmp_path / "c[1].png")]
+    source = open_source(given, every=2)
+    assert (source.length, [frame.index for frame in source]) == (None, [0, 2, 4, 6])
+    assert open_source(given[2:]).length == 1
+    assert [frame.index for frame in open_source(given, start=4)] == [4, 5, 6]
+    assert len(split_sources(given[:2])) == 2
+    with pytest.raises(
+        InputError, match="source must be a path, URL, camera, image or an iterable of these, got bytearr"
+    ):
+        open_source(bytearray(b"image"))

@@ -133,12 +133,12 @@ class TestYolo:
         cv2.circle(masks[0], (30, 25), 14, 1, -1)
         cv2.rectangle(masks[1], (50, 5), (70, 50), 1, -1)
         image = Frame(3, None, np.zeros((60, 80, 3), np.uint8), "s", "images/a.b.png")
-        found = detections_of(*masks, names={0: "car", 2: 'a "b"'})
+        found = detections_of(*masks, names={0: "car", 2: 'a "🚗"'})
         write(["l.yolo"], [image], found, label_options=EXACT)
         write(["s.yolo"], [image], found)
         assert names("l.yolo") == ["data.yaml", "labels"]
         data = yaml.safe_load(Path("l.yolo/data.yaml").read_text())
-        assert data == {"train": "images", "val": "images", "names": {0: "car", 1: "1", 2: 'a "b"'}}
+        assert data == {"train": "images", "val": "images", "names": {0: "car", 1: "1", 2: 'a "🚗"'}}
         ids, lines = yolo_lines("l.yolo/labels/a.b.txt", (80, 60))
         assert ids == [0, 1]
         for mask, rle, line in zip(masks, found.rle, lines, strict=True):

@@ -45,6 +45,14 @@ def test_starting_late_equals_decoding_all(name, skips, whole, monkeypatch):
             assert (len(decoded) < COUNT - 5) == skips
 
 
+def test_a_start_behind_an_entry_that_gives_no_picture_is_found_from_the_beginning(tmp_path):
+    options = {"x264-params": "intra-refresh=1:keyint=12"}
+    path = encode(tmp_path / "a.mp4", [moving(index) for index in range(52)], "libx264", options)
+    frames = list(open_source(path))
+    for start in (38, 39, 45, 51):
+        assert_same(read(path, start=start)[1], frames[start:])
+
+
 @pytest.mark.parametrize("name", ["open.mp4", "open.ts", "vp9.mp4", "mpeg4.avi"])
 def test_a_start_in_seconds_is_after_the_first_frame(name, whole):
     path, frames = whole(name)

@@ -18,6 +18,10 @@ SIZE = (96, 160)
 
 BOMB = "a0: &a0 [x]\n" + "".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(40))
 
+MERGES = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{n + 1}: &a{n + 1} {{<<: [{', '.join(10 * [f'*a{n}'])}]}}\n" for n in range(12)
+)
+
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
@@ -128,6 +132,8 @@ def test_a_split_is_chosen(folder):
     with pytest.raises(InputError, match=r"split must be given for .*, it has extra, train\."):
         DataSet(folder).truth()
     assert DataSet(folder / "train").length == 3
+    with pytest.raises(InputError, match=r"split must be one of .*train', got 'val'\.$"):
+        DataSet(folder / "train", "val").truth()
 
 
 @pytest.mark.parametrize(
@@ -162,6 +168,7 @@ def test_a_bad_label_is_named(line, message, folder):
         ("val: valid/images\nnames: {a: b}", "must have a list as 'names', or names by number"),
         ("- a", "must have fields"),
         ("{" * 2000, "must be YAML: "),
+        (MERGES, "must be YAML: could not determine a constructor"),
         (f"{BOMB}val: *a40", "must name folders of images below its own"),
         (f"{BOMB}val: valid/images\nnames: *a40", "must have a list as 'names', or names by number"),
     ],
@@ -189,6 +196,12 @@ def test_images_that_are_missing_or_others_are_named(folder):
     (folder / "images" / "000001.jpg").unlink()
     with pytest.raises(SourceError, match=r"images must all be in '.*images', 1 of 3 are missing: 000001\.jpg"):
         DataSet(folder).check_images()
+    edit(folder, "images", file_name="a" * 5000)
+    with pytest.raises(SourceError, match=r"images must all be in .*, 2 of 3 are missing: aaa"):
+        DataSet(folder).check_images()
+    edit(folder, "images", file_name="./000002.jpg")
+    with pytest.raises(SourceError, match="must have each image once, got 1 more"):
+        DataSet(folder).length  # noqa: B018
     edit(folder, "images", file_name="../set/images/000000.jpg")
     with pytest.raises(SourceError, match="must have images within its folder"):
         DataSet(folder).length  # noqa: B018

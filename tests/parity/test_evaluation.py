@@ -241,6 +241,27 @@ def test_classes_are_matched(planned):
     assert counts[0]["Car"] == counts[1]["Car"] + counts[1]["van"]
 
 
+def test_classes_that_differ_in_case_alone_are_two(planned):
+    folder, truth, results = planned
+    rename(folder, CAR="Car", bus="car")
+    model = Model(truth, results, CLASSES)
+    model.thresholds = {"Car": 0.5, "car": 0.5}
+    assert {each["id"]: each["name"] for each in scoring.prepare(DataSet(folder), model, {}).truth["categories"]} == {
+        7: "Car",
+        2: "car",
+    }
+
+
+def test_masks_that_were_not_checked_are_not_looked_at(planned):
+    folder, truth, results = planned
+    first, second, *others = truth["annotations"]
+    wrong = [{**first, "segmentation": [[[1, 2], [3, 4]]]}, {**second, "segmentation": None}]
+    (folder / "annotations.json").write_text(json.dumps({**truth, "annotations": [*wrong, *others]}))
+    with pytest.warns(UserWarning, match="segm left out: not everything has a segmentation"):
+        report = maskjet.evaluate(Model(truth, results, CLASSES), folder)
+    assert {m.kind for m in report.measurements} == {"bbox"}
+
+
 def test_what_is_wrong_is_told_before_the_model_runs(planned, monkeypatch):
     folder, truth, results = planned
     model = Model(truth, results, CLASSES)

@@ -88,9 +88,9 @@ def merge(
     for one, other in combinations(outs, 2):
         if one == other or is_same_file(one, other):
             raise InputError(f"coco, jsonl and parquet must be files of their own, got {one!r} twice.")
-    for each, own in product(outs, (MANIFEST, FOLDER)):
-        if Path(each).resolve().is_relative_to(Path(out, own).resolve()):
-            raise InputError(f"coco, jsonl and parquet must be none of the job's own files, got {each!r}.")
+    for given, own in product(outs, (MANIFEST, FOLDER)):
+        if Path(given).resolve().is_relative_to(Path(out, own).resolve()):
+            raise InputError(f"coco, jsonl and parquet must be none of the job's own files, got {given!r}.")
     parts = Parts(out)
     missing = {name for name, _ in parts.manifest() if not parts.had(name)}
     if missing and not incomplete:

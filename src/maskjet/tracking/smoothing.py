@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, suppress
 from typing import IO, Any
 
 import numpy as np
@@ -88,7 +89,10 @@ class _Recording:
 
     def __init__(self, results: Iterable[tuple[Detections, float | None]]) -> None:
         self._masks: IO[bytes] = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - closed with this
-        weakref.finalize(self, self._masks.close)
+        ending = ExitStack()
+        ending.enter_context(suppress(OSError))  # of a full disk, which was told already
+        ending.callback(self._masks.close)
+        weakref.finalize(self, ending.close)
         self._frames: list[tuple[tuple[int, int], bool]] = []  # size (height, width), and whether there are masks
         self._class_names: dict[int, str] = {}
         parts, times_s, end = [np.zeros(0, ROW)], list[float](), 0
