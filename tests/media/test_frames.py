@@ -1,5 +1,6 @@
 """Sources: every kind that opens, and what is said of the ones that don't."""
 
+import gc
 import os
 import struct
 from pathlib import Path
@@ -15,6 +16,7 @@ from av.stream import Disposition
 from PIL import Image as PILImage
 
 from maskjet.errors import InputError, SourceError
+from maskjet.media import orientation
 from maskjet.media import videos as videos_module
 from maskjet.media.frames import open_source, split_sources
 from maskjet.media.images import read_image, to_image
@@ -211,12 +213,10 @@ class TestVideos:
         assert source.size_hw == frames[0].size_hw == expected.shape[:2]
 
     @pytest.mark.parametrize("turns", [0, 1, 2, -1])
-    def test_rotation_beside_data_that_pyav_does_not_know(self, turns):
-        class Picture:
-            rotation, format = 90 * turns, SimpleNamespace(name="yuv420p")
-            side_data = property(lambda _: Type(1000))  # as PyAV makes one for each kind
-
-        upright = turn(picture(), read_orientation(Picture()))
+    def test_rotation_beside_data_that_pyav_does_not_know(self, turns, monkeypatch):
+        monkeypatch.setattr(orientation, "SideDataContainer", lambda _: Type(1000))  # as PyAV makes one for each kind
+        stored = SimpleNamespace(rotation=90 * turns, format=SimpleNamespace(name="yuv420p"))
+        upright = turn(picture(), read_orientation(stored))
         np.testing.assert_array_equal(upright, np.rot90(picture(), turns))
 
     @pytest.mark.parametrize("suffix", ["mp4", "mkv", "mov"])
@@ -307,6 +307,18 @@ class TestVideos:
         for camera in (97, "97"):
             with pytest.raises(SourceError, match="'/dev/video97' can't be read"):
                 open_source(camera)
+
+
+def test_pictures_are_freed_without_the_garbage_collector(tmp_path):
+    path = write_video(tmp_path / "a.mp4", frames=20)
+    gc.collect()
+    gc.disable()
+    try:
+        with open_source(path) as source:
+            assert len(list(source)) == 20
+        assert sum(type(each) is av.VideoFrame for each in gc.get_objects()) < 5  # some are of tests before
+    finally:
+        gc.enable()
 
 
 def test_a_glob_in_a_list_is_as_many_images_as_it_matches(tmp_path):

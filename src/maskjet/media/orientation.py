@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from av.sidedata.sidedata import SideDataContainer
 from av.video.frame import VideoFrame
 
 _MIRRORED = {(False, False): 1, (True, False): 2, (True, True): 3, (False, True): 4}
@@ -21,7 +22,8 @@ def read_orientation(picture: VideoFrame) -> int:
     matrix = None
     if picture.format.name.startswith(_YUV):
         try:
-            side_data: Any = picture.side_data
+            # With `picture.side_data` PyAV 18 makes a cycle, and each picture waits for the garbage collector.
+            side_data: Any = SideDataContainer(picture)  # type: ignore[call-arg]
             matrix = bytes(side_data["DISPLAYMATRIX"])
         except KeyError:
             return 1
