@@ -439,7 +439,7 @@ def test_a_stream_equals_predict(model, batch):
 )
 def test_bad_options_are_named_at_the_call(model, options, message):
     with pytest.raises(InputError, match=message):
-        model.stream([frames(1)] * (2 if "2 sources" in message else 1), **options)
+        model.stream([frames(1) for _ in range(2 if "2 sources" in message else 1)], **options)
 
 
 def test_a_network_that_cannot_be_compiled(network, monkeypatch, caplog):
