@@ -335,6 +335,7 @@ def test_a_glob_in_a_list_is_as_many_images_as_it_matches(tmp_path):
     source = open_source(given, every=2)
     assert (source.length, [frame.index for frame in source]) == (None, [0, 2, 4, 6])
     assert open_source(given[2:]).length == 1
+    assert open_source([f"file://{given[2]}"]).length == 1
     assert [frame.index for frame in open_source(given, start=4)] == [4, 5, 6]
     assert len(split_sources(given[:2])) == 2
     with pytest.raises(

@@ -239,9 +239,10 @@ def _files_of(item: Any) -> list[Path]:
 
 
 def _is_image(item: Any) -> bool:
-    """Whether an item is one image: in memory, or a path with an image's suffix."""
+    """Whether an item is one image: in memory, or a path with an image's suffix that is no glob."""
     if isinstance(item, str | os.PathLike):
-        return is_image_path(item) and not (glob.has_magic(os.fspath(item)) and mode_of(os.fspath(item)) is None)
+        text = path_of_url(os.fspath(item))
+        return is_image_path(text) and not (glob.has_magic(text) and mode_of(text) is None)
     names = ("__dlpack__", "shape", "getexif")
     return isinstance(item, bytes) or any(hasattr(item, name) for name in names)  # nested tensors' shape raises
 
