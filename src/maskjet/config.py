@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from maskjet.errors import InputError, UnsupportedError, suggest
+from maskjet.media.selection import check_count
 from maskjet.spec import ModelSpec, parse_color
 
 if TYPE_CHECKING:
@@ -101,11 +102,7 @@ class EngineConfig:
         if self.letterbox_color != "auto":
             parse_color("letterbox_color", self.letterbox_color)
         for name in ("max_detections", "batch"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise InputError(f"{name} must be a whole number, got {value!r}.")
-            if value < 1:
-                raise InputError(f"{name} must be at least 1, got {value}.")
+            check_count(name, getattr(self, name))
 
     def _check_implementation(self) -> None:
         known, steps = typing.get_args(Implementation), typing.get_args(Step)

@@ -38,10 +38,11 @@ from maskjet.media.containers import shown_name
 from maskjet.media.decoding import choose_decoding, choose_for_call
 from maskjet.media.frames import Frame, kind_of_source, open_images, split_sources
 from maskjet.media.images import ImageLike, ImageReference, split_images, to_pixels
+from maskjet.media.selection import check_count
 from maskjet.networks import Network, find_family, read_network
 from maskjet.ops.gpu import on_device
 from maskjet.report import Report, make_report
-from maskjet.spec import ClassNames, ModelSpec, name_classes
+from maskjet.spec import ClassNames, ModelSpec, check_whole, name_classes
 from maskjet.tiling.frames import Tiles
 from maskjet.tiling.layout import TileSize, Tiling
 from maskjet.tracking import StreamTracking, Tracker, TrackerLike
@@ -268,10 +269,8 @@ class Model:
                 opened = open_images(sources[0], self.decoding()) if len(sources) == 1 else None
                 if opened is not None:
                     sources, batch, whole_batches = [opened], self.config.batch, True
-        if not 1 <= depth <= 8:
-            raise InputError(f"depth must be 1..8, got {depth}.")
-        if batch < 1:
-            raise InputError(f"batch must be at least 1, got {batch}.")
+        check_whole("depth", depth, (1, 8))
+        check_count("batch", batch)
         if whole_batches and (drop_late or len(sources) != 1):
             given = "drop_late" if drop_late else f"{len(sources)} sources"
             raise InputError(f"whole_batches must be False with {given}: it is for one source that is not live.")

@@ -33,6 +33,9 @@ def test_a_model_is_measured(maskjet):
     assert (code, json.loads(out)["classes"]) == (0, ["truck", "bus", "motorcycle", "person"])
     assert "note: left out, as the model has no such class: Automobile (" in err
     assert Path("scores").stat().st_nlink == 2
+    code, out, err = maskjet(f"{line} --json -o set/annotations.json")  # what was measured is not lost
+    assert (code, json.loads(out)["images"]) == (4, 2)
+    assert "--out must be writable, 'set/annotations.json/report.json' is not" in err
 
 
 @pytest.mark.parametrize(

@@ -431,8 +431,9 @@ def test_a_stream_equals_predict(model, batch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"depth": 0}, r"depth must be 1\.\.8, got 0"),
-        ({"batch": 0}, "batch must be at least 1, got 0"),
+        ({"depth": 9}, "depth must be a whole number from 1 to 8, got 9"),
+        ({"depth": "2"}, "depth must be a whole number from 1 to 8, got '2'"),
+        ({"batch": 0}, "batch must be a whole number of at least 1, got 0"),
         ({"whole_batches": True, "drop_late": True}, "whole_batches must be False with drop_late: it is for one"),
         ({"whole_batches": True}, "whole_batches must be False with 2 sources: it is for one source"),
     ],

@@ -226,7 +226,7 @@ def test_objects_that_went_or_are_too_large(model, tmp_path, monkeypatch):
     [
         ({"every": 0}, "every must be a whole number of at least 1, got 0"),
         ({"every": True}, "every must be a whole number of at least 1, got True"),
-        ({"batch": 0}, "batch must be at least 1, got 0"),
+        ({"batch": 0}, "batch must be a whole number of at least 1, got 0"),
     ],
 )
 def test_bad_options_are_named(model, clip, options, message):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from maskjet.detections import Detections
-from maskjet.errors import InputError, OutputError
+from maskjet.errors import InputError, OutputError, UnsupportedError
 from maskjet.media.frames import ListSource, open_source
 from maskjet.media.sinks import check_outputs, open_sinks
 from tests.media.clips import write_image
@@ -108,6 +108,16 @@ class TestInterrupted:
         assert [out.read_bytes() for out in outs] == [b"precious"] * 3
         assert error.value.__notes__ == ["What was written lies in a.partial.mp4, a.partial.jsonl, a.partial-2.jsonl."]
         assert len(images("a.partial.mp4")) == len(lines("a.partial.jsonl")) == 7
+
+    def test_frames_that_no_encoder_takes_are_an_error_and_leave_nothing(self):
+        message = r"out must be \.webm for frames of more than 16384 pixels a side, got 16386x2"
+        with pytest.raises(UnsupportedError, match=message):
+            write(["a.mp4"], frames(2, size=(2, 16386)))
+        assert names() == []
+        sinks = open_sinks(["a.mp4"])
+        sinks.write(next(frames(1, size=(2, 16386))), some_detections(0))
+        sinks.abandon()
+        assert names() == []
 
     def test_what_an_earlier_run_left_is_not_written_over(self):
         Path("a.partial.jsonl").write_bytes(b"precious")

@@ -80,6 +80,12 @@ def test_a_kind_of_file(image, name, options, most):
         assert abs(first - expected).max() <= most
 
 
+def test_modes_of_pillow_with_premultiplied_alpha():
+    opaque = RGB.convert("LA")
+    for image in (opaque.convert("La"), opaque.convert("RGBA").convert("RGBa")):
+        np.testing.assert_array_equal(to_image(image, "image"), np.asarray(opaque.convert("RGB")))
+
+
 def test_a_grey_tiff_of_twelve_bits_has_white_at_4095():
     white = np.full((2, 4), 4095)
     packed = b"".join(int(a << 12 | b).to_bytes(3, "big") for a, b in white.reshape(-1, 2))

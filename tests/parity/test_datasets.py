@@ -80,8 +80,8 @@ def as_yolo(folder, *, boxes=False, yaml="val: ../valid/images\nnames: ['{}']\n"
         lines[entry["image_id"]].append(" ".join(map(str, [entry["category_id"] - 1, *shares.ravel()])))
     for image in truth["images"]:
         path = (folder / "valid" / "labels" / image["file_name"]).with_suffix(".txt")
-        path.write_text("\n".join(lines[image["id"]]))
-    (folder / "data.yaml").write_text(yaml.format("', '".join(names)))
+        path.write_text("\n".join(lines[image["id"]]), "utf-8-sig")  # with a byte-order mark, as Windows' editors
+    (folder / "data.yaml").write_text(yaml.format("', '".join(names)), "utf-8-sig")
     (folder / "annotations.json").unlink()
 
 
@@ -201,6 +201,9 @@ def test_images_that_are_missing_or_others_are_named(folder):
         DataSet(folder).check_images()
     edit(folder, "images", file_name="./000002.jpg")
     with pytest.raises(SourceError, match="must have each image once, got 1 more"):
+        DataSet(folder).length  # noqa: B018
+    edit(folder, "images", file_name="caf\udce9.jpg")
+    with pytest.raises(SourceError, match=r"must have images with names in UTF-8, rename 'caf\\udce9\.jpg'"):
         DataSet(folder).length  # noqa: B018
     edit(folder, "images", file_name="../set/images/000000.jpg")
     with pytest.raises(SourceError, match="must have images within its folder"):

@@ -4,6 +4,7 @@ import math
 import re
 from itertools import pairwise, product
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,7 +66,7 @@ def test_huge_frames_are_refused_or_cut_without_counting_to_a_billion():
 
 def test_arguments_are_checked():
     wrong = [((31,), r"^tile must be 32 pixels or more, \(height, width\) or 'auto', got 31\.$")]
-    wrong += [((tile,), "^tile must be 32 pixels") for tile in (True, "640", (640,), (640, 2**31))]
+    wrong += [((tile,), "^tile must be 32 pixels") for tile in (True, "640", (640,), (640, 2**31), np.full(2, 640))]
     wrong += [((640, overlap), "^overlap must be 0..0.9, a") for overlap in (0.95, -0.1, math.nan, "0.5", True)]
     wrong += [
         ((None, 0.3), "^tile must be given with overlap and full, got None with 0.3"),

@@ -78,9 +78,8 @@ def val(
             print_result(f"note: {note}")
         with progress("detecting", task.images.length) as advance:
             outcome = scoring.run(task, loaded, advance)
-    written = [] if out is None else write_evaluation(out, outcome, task.images)
     print_result(outcome.report.as_dict() if as_json else outcome.report, to_stdout=True)
-    for path in written:
+    for path in [] if out is None else write_evaluation(out, outcome, task.images):
         print_result(f"wrote {path}")
 
 

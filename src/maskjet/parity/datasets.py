@@ -125,6 +125,8 @@ class DataSet(Images):
         for name in names:
             if PurePath(name).is_absolute() or ".." in PurePath(name).parts or "\0" in name:
                 raise SourceError(f"{path!r} must have images within its folder, got {name!r}.")
+            if name.encode(errors="ignore").decode() != name:
+                raise SourceError(f"{path!r} must have images with names in UTF-8, rename {name!r}.")
         if more := len(names) - len(set(map(PurePath, names))):
             raise SourceError(f"{path!r} must have each image once, got {more} more.")
         return names
@@ -237,7 +239,7 @@ def _read_labels(path: Path, names: Mapping[int, Any], size_hw: tuple[int, int])
     """The annotations of a file of labels: of each line a class, then a box's cx, cy, w, h or an outline's x, y, …."""
     found = []
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text("utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
         raise SourceError(f"{str(path)!r} must be readable labels: {explain(error)}.") from error
     for number, line in enumerate(lines, 1):

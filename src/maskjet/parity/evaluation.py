@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from maskjet.files import replacing
+from maskjet.files import replacing, write_json
 from maskjet.model import Model
 from maskjet.parity.closeups import draw_close_ups
 from maskjet.parity.coco import METRICS
@@ -81,7 +81,7 @@ def write_evaluation(folder: Path, outcome: Outcome, images: DataSet) -> list[Pa
         InputError: An image has changed.
     """
     paths = [folder / "report.json", folder / "page.html"]
-    outcome.report.write(paths[0])
+    write_json(paths[0], outcome.report.as_dict(), "out")
     with replacing(paths[1]) as temporary:
         temporary.write(_render(outcome, images).encode())
     return paths

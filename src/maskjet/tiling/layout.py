@@ -46,7 +46,8 @@ class Tiling:
     def __post_init__(self) -> None:
         tile, overlap = self.tile, self.overlap
         sides: Sequence[Any] = tile if isinstance(tile, tuple | list) and len(tile) == 2 else (tile, tile)
-        if tile not in (None, "auto") and not all(type(side) is int and _LEAST_SIDE <= side < 2**31 for side in sides):
+        is_given = tile is not None and not (isinstance(tile, str) and tile == "auto")
+        if is_given and not all(type(side) is int and _LEAST_SIDE <= side < 2**31 for side in sides):
             raise InputError(f"tile must be {_LEAST_SIDE} pixels or more, (height, width) or 'auto', got {tile!r}.")
         if isinstance(overlap, bool) or not isinstance(overlap, int | float) or not 0 <= overlap <= _MOST_OVERLAP:
             raise InputError(f"overlap must be 0..{_MOST_OVERLAP}, a share of a tile's side, got {overlap!r}.")

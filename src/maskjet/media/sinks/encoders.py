@@ -15,6 +15,7 @@ from maskjet.errors import InputError, UnsupportedError, explain
 Encoder = Literal["x264", "nvenc", "auto"]
 HIGHEST_QUALITY, DEFAULT_QUALITY = 100, 60
 _MOST_THREADS = 8  # each holds a frame back, which a crash may cost
+_MOST_SIDE = 16_384  # of x264
 _USUAL_HW = (720, 1280)
 
 
@@ -46,7 +47,7 @@ class Encoding:
         """Add a stream to a container: VP9 in WebM, else H.264. It takes NV12.
 
         Raises:
-            UnsupportedError: NVENC is asked for, and does not take frames of this size.
+            UnsupportedError: NVENC is asked for, and does not take frames of this size; or no encoder of H.264 does.
         """
         # 10 ms of CPU per noisy 720p frame; veryfast at the same PSNR takes 20 ms and saves a fifth of the size.
         codec, level = "libx264", str(min(52 - self.quality / 2, 51))
@@ -56,6 +57,9 @@ class Encoding:
             options = {"deadline": "realtime", "cpu-used": "8", "row-mt": "1", "crf": level, "b": "0"}
         elif self._uses_nvenc(size_hw):
             codec, options = "h264_nvenc", {"preset": "p4", "rc": "vbr", "cq": level, "bf": "0"}
+        elif max(size_hw) > _MOST_SIDE:
+            size = f"{size_hw[1]}x{size_hw[0]}"
+            raise UnsupportedError(f"out must be .webm for frames of more than {_MOST_SIDE} pixels a side, got {size}.")
         stream = cast("av.VideoStream", container.add_stream(codec, rate=fps, options=options))
         stream.height, stream.width = size_hw
         stream.pix_fmt = "yuv420p" if codec == "libvpx-vp9" else "nv12"

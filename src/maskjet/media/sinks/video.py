@@ -198,17 +198,18 @@ class AnnotatedVideo(Sink):
         if self._with_audio:
             self._audio = open_audio(self._source, self._path, self._format, first.time_s, self._options)
         options = self._audio[0].options if self._audio else self._options
-        self._container = av.open(temporary.file, "w", format=self._format, options=dict(options))
+        container = av.open(temporary.file, "w", format=self._format, options=dict(options))
         rate = Fraction(self._fps).limit_denominator(1001)
         height, width = (max(side - side % 2, 2) for side in first.size_hw)
-        self._stream = self._encoding.add_stream(self._container, (height, width), rate, self._encoder_threads)
+        self._stream = self._encoding.add_stream(container, (height, width), rate, self._encoder_threads)
         self._stream.codec_context.time_base = Fraction(1, _CLOCK_HZ)
         stated = self._source.picture_format if self._source is not None else None
         colours = stated or guess_picture_format((height, width))
         self._weights = weights_of(colours)
         _tag(self._stream.codec_context, colours)
         for track in self._audio:
-            track.add_to(self._container)
+            track.add_to(container)
+        self._container = container
 
     def close(self) -> None:
         """Finish the file and give it its name; without frames there is no file, after an error a partial one."""
