@@ -1,4 +1,4 @@
-"""What a call may choose for itself: thresholds, classes, and the number of detections."""
+"""Options of a single call: thresholds, classes, and the number of detections."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Choices:
     def choose(
         self, threshold: Threshold | None, classes: Sequence[str] | None, max_detections: int | None
     ) -> Postprocessing:
-        """What a call reports; the same object for the same arguments, as slots tell changes by it.
+        """The postprocessing of a call. Same arguments give the same object: slots upload when it changes.
 
         Args:
             threshold: As above; None, and classes that a mapping does not name, keep what was loaded.

@@ -1,4 +1,4 @@
-"""What a command reports: thresholds and classes given as text, and the model that takes them."""
+"""Thresholds and classes given as text, and the model that takes them."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def _warm_up(model: Model) -> Any:
 
 
 def _describe_spec(spec: ModelSpec | TwoStageSpec) -> dict[str, Any]:
-    """What a model takes and finds, as JSON types."""
+    """A model's name, input and classes, as JSON types."""
     from maskjet.spec import ModelSpec
 
     if isinstance(spec, ModelSpec):
@@ -102,7 +102,7 @@ def _describe_spec(spec: ModelSpec | TwoStageSpec) -> dict[str, Any]:
 
 
 def _describe_file(model: str, weights: Path | None) -> str:
-    """What a model was read from."""
+    """The file that a model was read from, and its size."""
     path = weights or Path(model)
     if weights is None and model == "demo":
         return "part of maskjet: trained on drawn streets"

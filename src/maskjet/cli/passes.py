@@ -21,7 +21,7 @@ _HIDING = {"longest_s": 2.0, "shortest": 0}  # what is redacted may be a face ra
 
 
 class FirstPass:
-    """The tracker of a first pass, which keeps what it found, with the detections that are not reported.
+    """The tracker of a first pass; it keeps all detections, also those that are not reported.
 
     Where the second pass redacts, it hides in doubt.
     """

@@ -249,7 +249,7 @@ def _windows(run: Run, sources: Sequence[Source]) -> Iterator[list[Window]]:
 
 @contextmanager
 def _measuring(run: Run, sources: Sequence[Source], summaries: Sequence[SourceSummary]) -> Iterator[None]:
-    """Add the time, and what the sources tell at their end, before they are closed."""
+    """Add the time, and the sources' bad frames and drops, before they are closed."""
     summary, start = run.summary, time.perf_counter()
     try:
         yield

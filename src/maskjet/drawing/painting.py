@@ -123,7 +123,7 @@ class Painter:
         return self.prepare(frame, detections)()
 
     def prepare(self, frame: Frame, detections: Instances) -> Callable[[], NDArray[np.uint8]]:
-        """Take note of the next frame of a source; what is returned draws it: later, in any thread, or not at all."""
+        """Register the next frame of a source; returns a function that draws it, at any time and in any thread."""
         _check_size(frame.size_hw, detections)
         held, trails = self._hold(frame, detections)
         region = _find_redacted(detections, self._style, held) if isinstance(self._style, Redaction) else None
@@ -151,7 +151,7 @@ class Painter:
         return canvas
 
     def _hold(self, frame: Frame, detections: Instances) -> tuple[HeldRegion | None, Sequence[NDArray[np.float64]]]:
-        """The region held for a frame's source, and its tracks' ways; None and nothing for what is not held.
+        """The region held from earlier frames of a source, and its tracks' trails; None and () if neither is asked for.
 
         A list may have images and videos, so this is decided for each frame.
         """

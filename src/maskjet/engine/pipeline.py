@@ -30,7 +30,7 @@ from maskjet.media.images import Image
 from maskjet.media.picture import Picture
 
 Finish = Callable[[Any, Detections], tuple[Any, Detections] | None]
-"""Makes of an item and what was found on it what is reported; None for nothing yet, as for a tile of several."""
+"""Turns an item and its detections into the reported pair; None while other tiles of the frame are missing."""
 _AHEAD = 4  # batches' images of which `predict` holds until one of a kind is full
 
 

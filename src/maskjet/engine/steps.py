@@ -65,7 +65,7 @@ class PostprocessBuffers:
 
 
 class WorkOptions(NamedTuple):
-    """The batches that a `Work` is for, and what it shares with the other works of its slot."""
+    """The batches that a `Work` is for, and the buffers it shares with the other works of its slot."""
 
     batch: int
     """Frames that the network sees at once."""

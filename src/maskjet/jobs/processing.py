@@ -149,7 +149,7 @@ def _detect(model: Model, source: Source, streaming: dict[str, Any]) -> Iterator
 
 @dataclass
 class _WeakKept:
-    """Takes a tracker's place in a stream, and keeps what it is given, weak detections behind the others."""
+    """Stands in for a tracker in a stream, and keeps its detections, weak ones behind the others."""
 
     given: deque[Detections] = field(default_factory=deque)
 

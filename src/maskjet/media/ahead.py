@@ -133,7 +133,7 @@ def _run_now(function: Callable[..., Any], *args: Any) -> Future[Any]:
 
 
 class _Look(NamedTuple):
-    """What the first look at an image's file tells."""
+    """An image's file after reading: its size in memory, and which device decodes it."""
 
     encoded: Encoded
     nbytes: int
@@ -234,7 +234,7 @@ class _Ahead:
             raise device_error(f"image {self._count}", self._count, error) from error
 
     def _decode(self) -> None:
-        """Begin to decode what has been read, in order, within the budget; the first image at any rate."""
+        """Start decoding images that have been read, in order, within the budget; the first one always."""
         while self._unseen and self._unseen[0].looks.done():
             image = self._unseen[0]
             look = image.looks.result()[image.number]
@@ -258,7 +258,7 @@ class _Ahead:
                     image.decoded, image.place = group, place
 
     def cancel(self) -> None:
-        """Leave what has not begun."""
+        """Cancel reads and decodes that have not begun."""
         for image in self._images:
             image.looks.cancel()
             if image.decoded is not None:

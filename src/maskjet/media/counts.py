@@ -30,7 +30,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Count:
-    """What a line or zone has counted up to a frame, by class name."""
+    """Counts of a line or zone up to a frame, by class name."""
 
     name: str
     """Name of the line or zone."""

@@ -375,7 +375,7 @@ class ListSource(Source):
         return f"{self.name}[{position}]"
 
     def _may_be_ahead(self, item: Any) -> bool:
-        """Whether an item is an image's file; what is no list may wait for its next item."""
+        """Whether an item may be read ahead: an image's file in a list, as the next item of an iterator may block."""
         return self._are_images or (isinstance(self._items, list | tuple) and is_encoded(item) and _is_image(item))
 
     def _choose(self, first: int, chosen: deque[int]) -> Iterator[Callable[[], Encoded]]:

@@ -376,7 +376,7 @@ def _from_pil(image: Any, name: str, stated_hw: tuple[int, int] | None = None) -
     elif image.mode in ("I", "F"):
         raise error(f"{name} must have 8 or 16 bits per channel, got a PIL image of mode {image.mode!r}.")
     else:
-        image = image.convert("LA") if image.mode == "La" else image  # all that Pillow makes of it
+        image = image.convert("LA") if image.mode == "La" else image  # Pillow converts La to LA alone
         array = np.array(image.convert("RGB"), dtype=np.uint8)
     return turn(_from_array(array, name), orientation_of(image))
 

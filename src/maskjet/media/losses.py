@@ -125,7 +125,7 @@ class Losses:
         return picture.pts in self._given_up
 
     def before(self, picture: av.VideoFrame | None) -> Iterator[Loss]:
-        """What is lost before the next picture, or before the end if None, and the picture itself if it is damaged."""
+        """The losses before the next picture (None: before the end), and the picture itself if it is damaged."""
         pts = None if picture is None else picture.pts
         while self._due and (picture is None or (pts is not None and self._due[0][0] <= pts)):
             due, is_frame = heappop(self._due)

@@ -9,7 +9,7 @@ from av.sidedata.sidedata import SideDataContainer
 from av.video.frame import VideoFrame
 
 _MIRRORED = {(False, False): 1, (True, False): 2, (True, True): 3, (False, True): 4}
-"""Orientations by what is exchanged: left and right, top and bottom; 4 more if rows become columns before."""
+"""EXIF orientations by (left and right swapped, top and bottom swapped); + 4 if transposed first."""
 _YUV = ("yuv", "nv", "p0", "cuda")  # names of formats, on the CPU or a GPU
 
 

@@ -164,7 +164,7 @@ class _Header:
 
 @compiled("int32(int64, int64, boolean)")
 def _entry(symbol: int, length: int, is_dc: bool) -> int:
-    """What a code does, in one number; 0 if it is invalid.
+    """The table entry of a Huffman code, packed into one number; 0 if the code is invalid.
 
     Returns:
         From the lowest bits, 8 each: the bits of the code and of the coefficient behind it, the steps that it goes on
@@ -241,7 +241,7 @@ def _is_at(data: Bytes, at: np.uint64, marker: int, bits: np.uint64, held: int) 
 
 @compiled("int64(Array(uint8, 1, 'C', True), uint64)")
 def _fault(data: Bytes, at: np.uint64) -> int:
-    """What is wrong where the codes should go on: a restart marker, or else."""
+    """The fault where codes should go on: -2 for a restart marker, -1 for anything else."""
     following = at + np.uint64(1)
     return -2 if following < np.uint64(len(data)) and data[following] & 0xF8 == 0xD0 else -1
 

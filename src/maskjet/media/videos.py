@@ -191,7 +191,7 @@ class VideoSource(Source):
         self.fps = self.fps and self.fps / self._selection.every
 
     def _take_facts(self) -> None:
-        """Read what the container states, and prepare decoding."""
+        """Read the container's metadata, and prepare decoding."""
         container = self._container
         self._stream = stream = self._video_in(container)
         self.is_live = is_camera(self._url) or (self._may_wait and container.duration is None)

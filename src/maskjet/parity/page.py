@@ -204,7 +204,7 @@ def list_settings(expected: Dump, actual: Dump) -> list[Setting]:
 
 
 def _settings(dump: Dump) -> dict[str, Any]:
-    """What was asked for, the machine and the versions; settings of the engine have the names of its flags."""
+    """The dump's settings, machine and versions; settings of the engine have the names of its flags."""
     variant = {name: value for name, value in dump.variant.items() if name != "name"}
     config = variant.pop("config", {})
     if isinstance(config, dict):

@@ -1,4 +1,4 @@
-"""RF-DETR for other runtimes: ONNX files, and what they say about their network."""
+"""RF-DETR for other runtimes: ONNX files, with metadata about their network."""
 
 from __future__ import annotations
 

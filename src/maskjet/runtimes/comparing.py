@@ -88,7 +88,7 @@ class _FixedTokens(TorchFunctionMode):
         super().__init__()
         self._tokens = tokens
         self.token_logits = torch.empty(0, dtype=torch.float32, device="cpu")
-        """float32 [B, tokens]: what the network ranks tokens by."""
+        """float32 [B, tokens]: the scores by which the network ranks tokens."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

@@ -20,7 +20,7 @@ class ExportedFile:
     ops: Mapping[str, int]
     """Number of nodes by op, most frequent first."""
     runtime: str
-    """What it was compared in: "ONNX Runtime 1.24.0"."""
+    """Runtime and version of the comparison, as "ONNX Runtime 1.24.0"."""
     batches: Sequence[int]
     """Numbers of images that it was compared with."""
     differences: Mapping[str, tuple[float, float]]

@@ -129,7 +129,7 @@ def _parse_threshold(texts: Sequence[str]) -> float | tuple[tuple[str, float], .
 
 
 def _parse_tiling(given: QueryParams, default: Settings) -> Tiling:
-    """What a query says of tiles, and for the rest the service's settings; `full` is checked."""
+    """The tiling of a query, with the service's settings as defaults; `full` is checked."""
     tile, overlap = given.get("tile", default.tile), given.get("overlap")
     if overlap is not None and not re.fullmatch(r"\d(\.\d{1,17})?", overlap, re.ASCII):
         raise problems.bad_request(f"overlap must be a number 0..0.9, got {overlap!r}.")

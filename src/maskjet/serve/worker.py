@@ -61,7 +61,7 @@ class WorkerConfig:
     table: int
     """Descriptor of the `ProcessTable`."""
     secret: str = field(repr=False)
-    """What the workers show each other; see `siblings`."""
+    """Token by which workers authenticate to each other; see `siblings`."""
     folder: str
     """Folder for files that the workers share."""
     models: Mapping[str, str]

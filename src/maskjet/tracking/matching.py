@@ -48,7 +48,7 @@ def box_iou(boxes: Floats, others: Floats) -> Floats:
 
 @compiled(COMPARED(TRACKS, GIVEN, CONSTANTS))
 def compare(tracks: Tracks, given: Given, tuning: Tuning) -> Compared:
-    """Compare the masks and boxes of all tracks and detections; what is hidden may have any shape."""
+    """Compare the masks and boxes of all tracks and detections; hidden parts of a track may have any shape."""
     masks, moves, edges = place_masks(tracks)
     shared, inside = count_shared(masks, moves, given.masks), count_inside(masks, moves, given.size_hw)
     similarity, hidden, covered = box_iou(edges, given.boxes), np.empty_like(shared), np.empty(len(shared))

@@ -85,7 +85,7 @@ def smooth(
 
 
 class _Recording:
-    """The results of a file: what is small in memory, masks in a file."""
+    """The results of a file, with masks in a temporary file and all else in memory."""
 
     def __init__(self, results: Iterable[tuple[Detections, float | None]]) -> None:
         self._masks: IO[bytes] = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - closed with this

@@ -137,7 +137,7 @@ class AnnotatedVideo(Sink):
         self._pictures.append(picture)
 
     def _to_picture(self, drawn: NDArray[np.uint8]) -> av.VideoFrame:
-        """Convert what is drawn to NV12."""
+        """Convert a drawn frame to NV12."""
         height, width = self._stream.height, self._stream.width
         try:
             picture = self._pictures.pop()

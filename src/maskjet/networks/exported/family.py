@@ -32,7 +32,7 @@ def load(
     weights: str | os.PathLike[str] | None = None,
     input_size: tuple[int, int] | None = None,
 ) -> NetworkFile:
-    """Read what a file takes and gives; see `networks.read_network`."""
+    """Read a file's inputs and outputs; see `networks.read_network`."""
     path = Path(model)
     if weights is not None:
         raise InputError(f"weights must be None for an exported file, which has its own, got {str(weights)!r}.")

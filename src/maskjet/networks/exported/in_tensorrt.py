@@ -41,7 +41,7 @@ class TensorRtSession:
         self.name = f"TensorRT {self._package.__version__} on {device}, not run by maskjet's authors"
 
     def _check_ports(self) -> None:
-        """Check that the engine takes and gives what the ONNX file does."""
+        """Check that the engine has the inputs and outputs of the ONNX file."""
         engine, file, package = self._engine, self._file, self._package
         names = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
         ports = (file.images, *file.outputs)

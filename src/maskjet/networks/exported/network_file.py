@@ -1,4 +1,4 @@
-"""A network in an ONNX file: what it takes and gives, checked before any runtime sees the file."""
+"""A network in an ONNX file: its inputs and outputs, checked before any runtime sees the file."""
 
 from __future__ import annotations
 

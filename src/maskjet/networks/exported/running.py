@@ -71,7 +71,7 @@ class FileRuntime:
         return run
 
     def release(self) -> None:
-        """Let go of the file; buffers and calls that are in use keep what they need."""
+        """Let go of the file; buffers and calls in use keep their part."""
         self._session = None
 
     def __str__(self) -> str:

@@ -60,7 +60,7 @@ def find_weights(folder: Path) -> Path:
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Any], dict[int, str]]:
-    """Read what is beside a weights' file.
+    """Read the JSON files beside a weights' file.
 
     Returns:
         Fields of ModelSpec, and class names by id; nothing without config.json.

@@ -160,7 +160,7 @@ class YUVFrames:
 
 
 def _check_plane(name: str, plane: object, shape: str, dimensions: int) -> None:
-    """Refuse what is not uint8 of `dimensions`, or one more for a batch; what is empty, or too large for kernels."""
+    """Raise InputError unless a plane is uint8 of `dimensions`, or one more, not empty, and in kernels' range."""
     if (
         not isinstance(plane, torch.Tensor)
         or plane.dtype != torch.uint8

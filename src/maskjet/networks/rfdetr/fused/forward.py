@@ -299,7 +299,7 @@ class Forward:
 
     @contextmanager
     def _on_caller_stream(self) -> Iterator[None]:
-        """Launch on the caller's stream, beside what the urgent stream launches afterwards."""
+        """Launch on the caller's stream, concurrently with later launches of the urgent stream."""
         if self._urgent is None:
             yield
             return
