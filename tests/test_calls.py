@@ -76,6 +76,11 @@ class TestChoices:
         assert set(few.predict(image()).class_id.tolist()) == {0}
         assert_same(few.predict(image(), classes=["c"]), everything[everything.class_name == "c"])
 
+    def test_a_torchvision_detector_has_a_threshold_of_its_own(self):
+        for threshold, expected in ((None, 0.05), ({"a": 0.7}, 0.7)):
+            given = {"class_names": {1: "a", 2: "b"}, "threshold": threshold}
+            assert maskjet.load(detector(), device="cpu", **given).thresholds == {"a": expected, "b": 0.05}
+
     def test_a_name_is_that_of_all_classes_that_have_it(self, network, monkeypatch):
         everything = loaded(network, threshold=0.02)
         assert {"a", "c"} <= set(everything.class_name.tolist())

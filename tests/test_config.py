@@ -17,6 +17,8 @@ from maskjet.errors import InputError, UnsupportedError
         ({"max_detections": 0}, "max_detections must be a whole number of at least 1, got 0"),
         ({"batch": -1}, "batch must be a whole number of at least 1, got -1"),
         ({"input_size": 384}, r"input_size must be \(height, width\) in pixels, or None, got 384"),
+        ({"compile": "yes"}, "compile must be True or False, got 'yes'"),
+        ({"nvtx": 1}, "nvtx must be True or False, got 1"),
         ({"input_size": (384.0, 384)}, "input_size must be "),
     ],
 )

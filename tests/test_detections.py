@@ -444,12 +444,35 @@ class TestOrigins:
         ({"track_id": np.zeros(3, np.int64)}, r"track_id must be int64 \[2\], got int64 \[3\]"),
         ({"track_class_id": np.zeros(2, np.int32)}, r"track_class_id must be int64 \[2\], got int32 \[2\]"),
         ({"image_size": (48.5, 64)}, r"image_size must be \(height, width\) in pixels, got \(48\.5, 64\)"),
-        ({"image_size": (-1, 64)}, r"image_size must be at least 0, got \(-1, 64\)"),
+        ({"image_size": (-1, 64)}, r"image_size must be at least 0 and below 2\*\*31, got \(-1, 64\)"),
+        ({"image_size": (48, 2**31)}, r"image_size must be at least 0 and below 2\*\*31, got \(48, 2147483648\)"),
+        ({"class_names": ["car", "bus"]}, "class_names must be names by class id, got list"),
     ],
 )
 def test_wrong_arrays_are_named(change, message):
     with pytest.raises(InputError, match=message):
         Detections(**{**vars(some_detections(2)), **change})
+
+
+def test_a_size_of_any_integers_and_ids_of_numpys_become_json():
+    found = Detections(np.array([48, 64]), *_boxes(1), class_names={0: "car"})
+    assert Detections.from_dict(json.loads(found.to_json())).image_size == found.image_size == (48, 64)
+    (row,) = json.loads(json.dumps(found.to_coco(np.int64(7), {0: np.int64(3)})))
+    assert (row["image_id"], row["category_id"]) == (7, 3)
+
+
+def test_the_area_of_a_box_that_has_none_is_0():
+    boxes = [
+        [1, 1, 4, 5],
+        [np.nan, 0, 9, 9],
+        [0, 0, np.inf, 9],
+        [-np.inf, 0, np.inf, 0],
+        [9, 9, 1, 5],
+        [0, 0, 1e30, 1e30],
+    ]
+    xyxy = np.array(boxes, np.float32)
+    found = Detections((48, 64), xyxy, np.ones(len(xyxy), np.float32), np.zeros(len(xyxy), np.int32))
+    assert found.area.tolist() == [12, 0, 0, 0, 0, 0]
 
 
 def test_dense_masks_beyond_the_limit_are_refused():

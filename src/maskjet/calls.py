@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from maskjet.config import DEFAULT_THRESHOLD
 from maskjet.errors import InputError, suggest
 from maskjet.spec import ModelSpec, TwoStageSpec
 
@@ -51,7 +50,7 @@ class Postprocessing:
 class Choices:
     """The postprocessing that a model was loaded with, and that of calls which choose otherwise.
 
-    Arguments are those of `Model`; classes that a mapping of thresholds does not name have the default.
+    Arguments are those of `Model`; classes that a mapping of thresholds does not name have the network's own.
 
     Raises:
         InputError: An argument is not as there.
@@ -61,7 +60,7 @@ class Choices:
         self, spec: ModelSpec | TwoStageSpec, threshold: Threshold, classes: Sequence[str] | None, max_detections: int
     ) -> None:
         self._spec = spec
-        self._thresholds = _thresholds(spec, threshold, _same(spec, DEFAULT_THRESHOLD))
+        self._thresholds = _thresholds(spec, threshold, _same(spec, spec.threshold))
         self.as_loaded = Postprocessing(self._thresholds, _class_map(spec, classes), max_detections)
         """What calls report that choose nothing."""
         self._made: dict[tuple[object, ...], Postprocessing] = {}
@@ -125,10 +124,10 @@ class Choices:
 
 
 def _class_ids(spec: ModelSpec | TwoStageSpec, name: str, argument: str) -> list[int]:
-    """The ids of the classes that have a name, at least one; a checkpoint may give several the same."""
-    ids = [class_id for class_id, known in spec.class_names.items() if known == name]
+    """The ids of the classes of a name, at least one; a class without a name has its id as text."""
+    ids = [class_id for class_id in range(spec.class_logits) if spec.class_names.get(class_id, str(class_id)) == name]
     if not ids:
-        names = dict.fromkeys(spec.class_names.values())
+        names = dict.fromkeys(spec.class_names.values()) or map(str, range(spec.class_logits))
         raise InputError(f"{argument} must name classes of {spec.name}, got {name!r}{suggest(name, names)}")
     return ids
 

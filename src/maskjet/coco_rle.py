@@ -187,8 +187,8 @@ def polygons(
 
     Args:
         rle: The mask.
-        tolerance: By how many pixels an outline may be off, so that it has fewer points (Douglas-Peucker). Those of
-            small parts are less, so that three points stay.
+        tolerance: By about how many pixels an outline may be off, so that it has fewer points (Douglas-Peucker; what
+            OpenCV joins afterwards may be off by a quarter more). Small parts' are less, so that three points stay.
         holes: "fill" leaves them out; "keep" has their outlines behind their part's, the other way round; "cut" joins
             them to it by a horizontal cut.
         along: "centers" of border pixels, as OpenCV draws polygons; or pixels' "edges", as in COCO's data sets.

@@ -101,6 +101,9 @@ class EngineConfig:
         self._check_input_size()
         if self.letterbox_color != "auto":
             parse_color("letterbox_color", self.letterbox_color)
+        for name in ("compile", "nvtx"):
+            if not isinstance(value := getattr(self, name), bool | None):
+                raise InputError(f"{name} must be True or False, got {value!r}.")
         for name in ("max_detections", "batch"):
             check_count(name, getattr(self, name))
 

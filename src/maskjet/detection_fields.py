@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,11 @@ def check_fields(found: Any) -> None:
         height, width = map(operator.index, found.image_size)
     except (TypeError, ValueError) as error:
         raise InputError(f"image_size must be (height, width) in pixels, got {found.image_size!r}.") from error
-    if height < 0 or width < 0:
-        raise InputError(f"image_size must be at least 0, got {found.image_size}.")
+    if not 0 <= min(height, width) <= max(height, width) < 2**31:
+        raise InputError(f"image_size must be at least 0 and below 2**31, got {found.image_size}.")
+    object.__setattr__(found, "image_size", (height, width))  # whatever integers and sequence it was given as
+    if not isinstance(found.class_names, Mapping):
+        raise InputError(f"class_names must be names by class id, got {type(found.class_names).__name__}.")
     count = len(found.xyxy) if isinstance(found.xyxy, np.ndarray) and found.xyxy.ndim else 0
     expected = {
         "xyxy": (np.float32, (count, 4)),

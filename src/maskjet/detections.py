@@ -174,11 +174,13 @@ class Detections:
 
     @property
     def area(self) -> NDArray[np.int64]:
-        """int64 [n]: pixels inside each mask; without masks, inside each box, rounded."""
+        """int64 [n]: pixels inside each mask; without masks, inside each box, rounded, 0 if that is no number."""
         if self.rle is not None:
             return np.array([coco_rle.area(rle) for rle in self.rle], dtype=np.int64)
-        width, height = (self.xyxy[:, 2:] - self.xyxy[:, :2]).T
-        return np.asarray(np.rint(width * height), dtype=np.int64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            width, height = np.maximum(self.xyxy[:, 2:] - self.xyxy[:, :2], 0).T
+            area = np.rint(width * height)
+        return np.where(area < 2.0**63, area, 0).astype(np.int64)
 
     def keep_mask_pixels(self, mask_pixels: MaskPixels) -> Detections:
         """Drop pixels of the masks; boxes, confidences and order stay. Redact with the detections as they were found.
@@ -348,7 +350,7 @@ class Detections:
         if kind not in get_args(CocoKind):
             raise InputError(f"kind must be segm or bbox, got {kind!r}.")
         check_finite(self)
-        found = self.class_id.tolist()
+        image_id, found = to_whole("image_id", image_id), self.class_id.tolist()
         missing = [] if category_ids is None else sorted(set(found) - set(category_ids))
         if missing:
             raise InputError(f"category_ids must have every class that was found, got none for {missing}.")
@@ -357,7 +359,7 @@ class Detections:
             shapes = [{"segmentation": coco_rle.to_json(rle)} for rle in self._masks_or_raise("to_coco")]
         else:
             shapes = [{"bbox": [x1, y1, x2 - x1, y2 - y1]} for x1, y1, x2, y2 in self.xyxy.tolist()]
-        ids = found if category_ids is None else [category_ids[class_id] for class_id in found]
+        ids = found if category_ids is None else [int(category_ids[class_id]) for class_id in found]
         results = [
             {"image_id": image_id, "category_id": category_id, **shape, "score": score}
             for category_id, shape, score in zip(ids, shapes, self.confidence.tolist(), strict=True)

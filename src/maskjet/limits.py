@@ -8,6 +8,7 @@ raise the limit: in Python by assigning (`maskjet.limits.image_pixels = 10**9`),
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from maskjet.errors import InputError
@@ -54,6 +55,6 @@ def read_environment() -> None:
         text = os.environ.get(_PREFIX + name.upper())
         if text is None:
             continue
-        if not text.isdecimal() or int(text) < 1:
+        if not re.fullmatch("[0-9]{1,18}", text) or int(text) < 1:
             raise InputError(f"{_PREFIX}{name.upper()} must be a whole number of at least 1, got {text!r}.")
         globals()[name] = int(text)

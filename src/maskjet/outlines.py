@@ -16,6 +16,7 @@ Holes = Literal["fill", "keep", "cut"]
 Along = Literal["centers", "edges"]
 """Where outlines run: through the centres of border pixels, as OpenCV draws; or along their edges, as in data sets."""
 Line = NDArray[np.float32]
+_FARTHEST = 1e6  # pixels: as any larger tolerance, of which OpenCV refuses some
 _EXACT = 0.1  # pixels: a smaller tolerance leaves out no corner of a part of one pixel
 
 
@@ -62,6 +63,7 @@ def _to_edges(line: NDArray[np.int32]) -> NDArray[np.int32]:
 
 def _simplify(line: NDArray[np.int32], tolerance: float) -> Line:
     """Douglas-Peucker; where that leaves less than a triangle, with half the tolerance, and so on."""
+    tolerance = min(tolerance, _FARTHEST)
     while tolerance >= _EXACT:
         simple = cv2.approxPolyDP(line, tolerance, closed=True)[:, 0]
         if len(simple) > 2:

@@ -61,6 +61,15 @@ def test_a_difference_is_no_error_in_check(parity, refused):
     refused("check one.npz same.npz less.npz --out r.json", "take one dump to compare with")
 
 
+def test_no_input_is_written_over(refused):
+    Path("a.jpg").write_bytes(b"precious")
+    refused("dump a.jpg --images a.jpg", "out must be a path that ends in .npz, got 'a.jpg'")
+    for line in ("check one.npz less.npz --out", "coco one.npz less.npz --out", "gate one.npz less.npz --report"):
+        before = Path("less.npz").read_bytes()
+        refused(f"{line} ./less.npz", f"{line.split()[-1]} must not be a file that is compared, got 'less.npz'")
+        assert Path("less.npz").read_bytes() == before
+
+
 def test_gate(parity, refused):
     for name in ("true", "again"):
         truthful(name).save(f"{name}.npz")

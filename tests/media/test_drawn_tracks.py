@@ -79,6 +79,15 @@ def test_a_trail_is_where_the_track_was_and_each_source_has_its_own():
     assert not paint(painter, found_at((50, 50), ids=[7]), 0, source="b.mp4", time_s=None).any()
 
 
+def test_a_trail_of_what_is_seldom_seen_is_as_long():
+    painter = Painter(replace(NOTHING, trails=True))
+    for step in range(0, 41, 10):
+        shown = paint(painter, found_at((20 + 5 * step, 100), ids=[7]), step)
+        for more in range(1, 10 if step < 40 else 1):
+            paint(painter, found_at((250, 50), ids=[8]), step + more)
+    assert np.flatnonzero(shown.any(axis=(0, 2))).min() >= 20 + 5 * 20 - 3
+
+
 def test_trails_are_forgotten_and_survive_a_gap_and_frames_that_are_not_shown():
     painter = Painter(replace(NOTHING, trails=True))
     for step in range(10):

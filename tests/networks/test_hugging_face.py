@@ -92,6 +92,9 @@ def test_a_folder_is_a_model(tiny, tmp_path):
     spec = read_network(change(tiny[0], tmp_path / "b", size)).spec
     assert (spec.input_hw, spec.mean, spec.std) == ((64, 96), (0.5,) * 3, (0.2, 0.3, 0.4))
     assert spec.class_names == {}
+    assert maskjet.load(tmp_path / "b", device="cpu", classes=["3"], threshold={"3": 0.1}).thresholds == {}
+    with pytest.raises(InputError, match=r"classes must name classes of RF-DETR, got '5'; known: 0, 1, 2, 3, 4\."):
+        maskjet.load(tmp_path / "b", device="cpu", classes=["5"])
     digests = {digest_weights(Settings(model=str(path))) for path in (tiny[0], folder, tmp_path / "b")}
     assert None not in digests
     assert len(digests) == 3
@@ -123,6 +126,20 @@ def test_91_classes_without_names_are_cocos(tmp_path):
 def test_what_is_not_implemented_is_named(fields, message, tiny, tmp_path):
     with pytest.raises(CheckpointError, match=message):
         read_network(change(tiny[0], tmp_path / "changed", **fields))
+
+
+@pytest.mark.parametrize(
+    ("processor", "message"),
+    [
+        ({"do_normalize": False}, "do_normalize must be True, which alone is implemented, got False"),
+        ({"rescale_factor": 1}, "rescale_factor must be 0.0039.*, which alone is implemented, got 1"),
+        ({"size": {"shortest_edge": 64}}, "size must be a height and a width, got a dict"),
+        ({"image_mean": "abc"}, "mean must be three finite numbers, got 'abc'"),
+    ],
+)
+def test_a_processor_that_is_not_implemented_is_named(processor, message, tiny, tmp_path):
+    with pytest.raises(CheckpointError, match=message):
+        read_network(change(tiny[0], tmp_path / "changed", processor))
 
 
 def test_projector_eps_is_checked(tiny, tmp_path):

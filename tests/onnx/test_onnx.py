@@ -435,6 +435,16 @@ def test_files_that_are_no_models(tmp_path):
     assert_refused(path, r"must be in '.*plain\.bin', which is missing")
     path = write(tmp_path, PLAIN.replace("17", "12").replace("Add(x, w)", "Abs(x)"))
     assert_refused(path, "opset 13 or later, got 12", InputError)
+    for node in ("a = ScatterElements(b, x, x) b = ScatterElements(a, x, x) y = Add(a, b)", "y = Loop(x, x, x)"):
+        path = write(tmp_path, PLAIN.replace("y = Add(x, w)", node))
+        assert_refused(path, r"must be (an|a valid) ONNX file")
+    path = write(tmp_path, PLAIN.replace("Add(x, w)", "Abs(x) c = Constant()"))
+    model = onnx.load(path)
+    value = onnx.TensorProto(dims=[2], data_type=1, data_location=1, name="c")
+    value.external_data.add(key="location", value="gone.bin")
+    model.graph.node[1].attribute.add(name="value", type=4, t=value)
+    path.write_bytes(model.SerializeToString())
+    assert_refused(path, r"must be in '.*gone\.bin', which is missing")
 
 
 @pytest.mark.parametrize("is_external", [False, True])

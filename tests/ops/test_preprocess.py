@@ -80,6 +80,8 @@ def test_cv2_resampling_is_opencvs_bit_for_bit(source, size, seed):
     for implementation in IMPLEMENTATIONS:
         actual = ops.preprocess(frame, size=size, resample="cv2", **UNIT, implementation=implementation)
         assert torch.equal(actual[0], expected)
+        none = ops.preprocess(frame[None][:0], size=size, resample="cv2", **UNIT, implementation=implementation)
+        assert none.shape == (0, 3, *size)
 
 
 @pytest.mark.gpu

@@ -64,6 +64,39 @@ def fixed_batch(proto, batch=1):
         each.type.tensor_type.shape.dim[0].dim_value = batch
 
 
+def cut_masks(proto):
+    """Let mask logits have fewer rows for other images than zeros."""
+    output = proto.graph.output[2]
+    (node,) = (node for node in proto.graph.node if output.name in node.output)
+    node.output[:] = ["whole"]
+    sixteen, eight, first, rows = np.float32(16), np.float32(8), np.array([0]), np.array([2])
+    for name, value in {"sixteen": sixteen, "eight": eight, "first": first, "rows": rows}.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), name))
+    make = onnx.helper.make_node
+    proto.graph.node.extend(
+        [
+            make("ReduceMax", ["images"], ["brightest"], keepdims=0),
+            make("Abs", ["brightest"], ["size"]),
+            make("Min", ["size", "eight"], ["most"]),
+            make("Sub", ["sixteen", "most"], ["left"]),
+            make("Cast", ["left"], ["count"], to=onnx.TensorProto.INT64),
+            make("Unsqueeze", ["count", "first"], ["end"]),
+            make("Slice", ["whole", "first", "end", "rows"], [output.name]),
+        ]
+    )
+    for axis in (2, 3):
+        output.type.tensor_type.shape.dim[axis].Clear()
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_outputs_of_another_size_than_for_zeros_are_refused(runtime, changed):
+    with (
+        maskjet.load(changed(cut_masks), runtime=runtime, device="cpu") as model,
+        pytest.raises(UnsupportedError, match=r"must run in .*, it does not"),
+    ):
+        model.predict(image())
+
+
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("batch", [None, 1])
 def test_detections_are_the_networks(runtime, batch, exported, changed):

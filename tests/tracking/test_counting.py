@@ -149,7 +149,7 @@ def test_stays_are_counted_and_timed():
         count = zone.update(at(y), float(time_s))
         if y == 95:
             assert [(event.direction, event.dwell_s) for event in count.events] == [("out", 1.0)]
-    zone.update(found_at([], []), 5.0)
+    zone.update(Detections.from_dict(found_at([], []).as_dict()), 5.0)  # JSON says of none whether they are tracked
     count = zone.update(at(60), 6.0)
     assert count.as_dict() == {
         "in": {"car": 2},
@@ -159,6 +159,19 @@ def test_stays_are_counted_and_timed():
         "longest_dwell_s": {"car": 2.0},
     }
     assert str(count) == "yard: in 2 (2 car), out 1 (1 car), inside 1 (1 car)"
+
+
+def test_a_stay_is_of_the_class_that_came_in():
+    zone = Zone(SQUARE, frames=1)
+    for time_s, voted in enumerate((0, 1, 1)):
+        count = zone.update(replace(at(50), track_class_id=np.array([voted])), float(time_s))
+    assert count.as_dict() == {
+        "in": {"car": 1},
+        "out": {},
+        "inside": {"bus": 1},
+        "mean_dwell_s": {"car": 2.0},
+        "longest_dwell_s": {"car": 2.0},
+    }
 
 
 def test_the_class_is_the_tracks():

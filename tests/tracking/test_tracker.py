@@ -134,6 +134,7 @@ def test_a_thing_that_vanishes_where_it_would_be_seen_is_forgotten():
     [
         {"found": seen(moved(10), size=(91, 160))},
         {"time_s": 0.01},
+        {"time_s": 4.1},
         {"found": seen(*[moved(x, 5) for x in (60, 90, 120)])},  # none of three goes on
     ],
 )
@@ -143,9 +144,10 @@ def test_it_begins_anew(change):
     for index in range(3):
         tracker.update(still, index / 30)
     found = change.get("found", still)
-    ids = tracker.update(found, change.get("time_s", 0.1)).track_id.tolist()
+    time_s = change.get("time_s", 0.1)
+    ids = tracker.update(found, time_s).track_id.tolist()
     assert ids == [*range(4, 4 + len(found))]
-    assert tracker.update(found, 0.2).track_id.tolist() == ids
+    assert tracker.update(found, time_s + 4).track_id.tolist() == ids
 
 
 def test_frames_without_times_follow_each_other():

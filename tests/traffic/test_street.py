@@ -106,6 +106,7 @@ def test_sizes_show_the_same_scene():
     [
         ({"size_hw": (15, 100)}, r"size_hw must be \(height, width\) of at least 16 pixels, got \(15, 100\)"),
         ({"density": -0.1}, r"density must be at least 0, got -0\.1"),
+        ({"density": float("nan")}, "density must be at least 0, got nan"),
     ],
 )
 def test_bad_arguments_are_named(arguments, message):

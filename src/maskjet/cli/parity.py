@@ -26,6 +26,7 @@ from maskjet.cli.options import (
 )
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
+from maskjet.files import is_same_file
 from maskjet.parity import FIRST_SEED, THRESHOLD
 from maskjet.printing import printable
 
@@ -94,6 +95,8 @@ def parity_dump(
     from maskjet.parity.dump import write_dump
     from maskjet.parity.variants import DetectorVariant
 
+    if out.suffix != ".npz":
+        raise InputError(f"out must be a path that ends in .npz, got {str(out)!r}.")
     variant = DetectorVariant(name or out.stem, config, depth=depth, batch=batch, threshold=threshold)
     chosen = choose_images(images, coco_dir, count, size, seed)
     network = read_network(model, weights, config.input_size)
@@ -135,6 +138,7 @@ def parity_check(
 
     if len(actual) > 1 and (out or pictures):
         raise InputError("--out and --pictures take one dump to compare with; call it once for each.")
+    _check_kept("out", out, [expected, *actual])
     first = Dump.load(expected)
     others = [Dump.load(path) for path in actual]
     shown = _find_images(first, images, coco_dir) if pictures is not None else None
@@ -166,6 +170,7 @@ def parity_coco(
     from maskjet.parity.coco_files import compare_names, read_results_file
     from maskjet.parity.dump import Dump
 
+    _check_kept("out", out, results)
     dumps = {path: Dump.load(path) for path in results if path.suffix != ".json"}
     truth = _find_truth(coco_dir, list(dumps.values()))
     if truth is None:
@@ -209,6 +214,7 @@ def parity_gate(
     from maskjet.parity.dump import Dump
     from maskjet.parity.page import write_page
 
+    _check_kept("report", report, [expected, actual])
     limits = gate.Limits(max_unmatched, max_dconf, max_dap)
     dumps = Dump.load(expected), Dump.load(actual)
     gate.check_comparable(*dumps)
@@ -231,6 +237,12 @@ def parity_gate(
         print_result(verdict, to_stdout=True)
     if not all(verdict.is_kept for verdict in verdicts):
         raise typer.Exit(_EXIT_BROKEN)
+
+
+def _check_kept(name: str, out: Path | None, inputs: Sequence[Path]) -> None:
+    """Raise InputError if the file to write is one of the inputs."""
+    if out is not None and any(is_same_file(out, path) for path in inputs):
+        raise InputError(f"{name} must not be a file that is compared, got {str(out)!r}.")
 
 
 def choose_images(source: str | None, coco_dir: Path | None, count: int, size: str, seed: int) -> Images:

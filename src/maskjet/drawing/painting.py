@@ -69,7 +69,7 @@ class Trails:
 
     def __init__(self) -> None:
         self._frame = 0
-        self._ways: dict[int, tuple[int, deque[tuple[float, float]]]] = {}  # with the frame it was seen in last
+        self._ways: dict[int, deque[tuple[int, float, float]]] = {}  # frame, x, y; the last one first
 
     def follow(self, xyxy: NDArray[np.float32], track_id: NDArray[np.int64]) -> list[NDArray[np.float64]]:
         """Take note of the next frame's tracks.
@@ -80,14 +80,14 @@ class Trails:
         self._frame += 1
         shown = []
         for number, (x1, _, x2, y2) in zip(track_id.tolist(), xyxy.tolist(), strict=True):
-            way: deque[tuple[float, float]] = deque(maxlen=_LENGTH)
+            way: deque[tuple[int, float, float]] = deque()
             if number >= 0 and np.isfinite((x1, x2, y2)).all():
-                way = self._ways.get(number, (0, way))[1]
-                way.appendleft(((x1 + x2) / 2, y2))
-                self._ways[number] = self._frame, way
-            shown.append(np.array(way).reshape(-1, 2))
-        oldest = self._frame - _LENGTH
-        self._ways = {number: known for number, known in self._ways.items() if known[0] > oldest}
+                way = self._ways.setdefault(number, way)
+                way.appendleft((self._frame, (x1 + x2) / 2, y2))
+                while way[-1][0] <= self._frame - _LENGTH:
+                    way.pop()
+            shown.append(np.array(way).reshape(-1, 3)[:, 1:])
+        self._ways = {number: way for number, way in self._ways.items() if way[0][0] > self._frame - _LENGTH}
         return shown
 
 

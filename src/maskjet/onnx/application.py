@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 import onnx_ir as ir
 from onnx_ir.passes.common import NameFixPass, RemoveUnusedNodesPass
 
-from maskjet.errors import InputError, SourceError, first_line
+from maskjet.errors import InputError, SourceError, first_line, translate_errors
 from maskjet.files import naming
 from maskjet.onnx import level_pooling, loop_concat
-from maskjet.onnx.matching import MismatchError
+from maskjet.onnx.matching import MismatchError, nodes_of_type
 from maskjet.onnx.report import OptimizedFile, Outcome
 
 _OLDEST_OPSET = 13  # the first in which Squeeze and Unsqueeze take their axes as an input
@@ -26,11 +26,12 @@ def apply_to_file(path: Path, out: Path, rewrites: Sequence[str]) -> OptimizedFi
     """Apply rewrites, by their names, in the order given; arguments and errors are as in `optimize_onnx`."""
     model = _read(path)
     before = _count(model)
-    outcomes = [_apply(name, model) for name in rewrites]
-    if any(outcome.matched for outcome in outcomes):
-        RemoveUnusedNodesPass()(model)
-        NameFixPass()(model)
-    _write(model, out)
+    with translate_errors(SourceError, f"path must be a valid ONNX file, {str(path)!r} is not"):
+        outcomes = [_apply(name, model) for name in rewrites]
+        if any(outcome.matched for outcome in outcomes):
+            RemoveUnusedNodesPass()(model)
+            NameFixPass()(model)
+        _write(model, out)
     return OptimizedFile(str(out), outcomes, before, _count(model))
 
 
@@ -54,6 +55,7 @@ def _count(model: ir.Model) -> dict[str, int]:
 def _read(path: Path) -> ir.Model:
     try:
         model = ir.load(path)
+        model.graph.sort()  # changes no file that keeps ONNX's order; a cycle raises
     except OSError as error:
         raise SourceError(f"path must be an ONNX file, got {str(path)!r}: {first_line(error)}.") from error
     except Exception as error:  # protobuf's own exception, or any other that an invalid file causes
@@ -83,4 +85,9 @@ def _write(model: ir.Model, out: Path) -> None:
 
 
 def _weights(model: ir.Model) -> list[ir.TensorProtocol]:
-    return [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
+    """The tensors of initializers and constants, also those in inner graphs."""
+    graphs = (model.graph, *model.graph.subgraphs())
+    values = [value.const_value for graph in graphs for value in graph.initializers.values()]
+    stated = (node.attributes.get("value") for node in nodes_of_type(model, "Constant"))
+    values += [each.as_tensor() for each in stated if each is not None]
+    return [value for value in values if value is not None]

@@ -34,6 +34,7 @@ class _Track:
     run: int = 0  # frames that it was on the other side, without one on its own between them
     since_s: float | None = None  # when it came in
     dwell_s: float = 0.0  # since then
+    came_as: str = ""  # its class then, which the votes of later frames may change
 
 
 class _Counter:
@@ -63,11 +64,12 @@ class _Counter:
         Takes the frame's time in seconds, None without a clock; returns the counts up to it, with its events. Raises
         InputError if the detections are not tracked, or lack the masks that a share needs.
         """
-        if found.track_id is None:
+        if found.track_id is None and len(found):
             raise InputError("found must be tracked, got no track_id: use model.stream(..., track=True).")
         self._frame += 1
-        counted = (found.track_id >= 0) & are_finite(found)
-        ids, found = found.track_id[counted].tolist(), found[counted]
+        track_id = np.zeros(0, np.int64) if found.track_id is None else found.track_id
+        counted = (track_id >= 0) & are_finite(found)
+        ids, found = track_id[counted].tolist(), found[counted]
         sides = self._find_sides(found)
         classes = (found.class_id if found.track_class_id is None else found.track_class_id).tolist()
         events = []
@@ -86,6 +88,7 @@ class _Counter:
             way: Literal["in", "out"] = "in" if side else "out"
             events.append(Event(self.name, way, number, track.class_name, ((x1 + x2) / 2, y2), dwell_s))
             track.since_s, track.dwell_s = time_s if side and isinstance(self, Zone) else None, 0.0
+            track.came_as = track.class_name
         if self._frame % _FORGOTTEN == 0:
             oldest = self._frame - _FORGOTTEN
             self._tracks = {number: track for number, track in self._tracks.items() if track.seen > oldest}
@@ -226,7 +229,7 @@ class Zone(_Counter):
         for track in inside:
             if time_s is not None and track.since_s is not None:
                 before_s, track.dwell_s = track.dwell_s, max(time_s - track.since_s, track.dwell_s)
-                name = track.class_name
+                name = track.came_as
                 self._dwell_s[name] = self._dwell_s.get(name, 0.0) + track.dwell_s - before_s
                 self._longest_s[name] = max(self._longest_s.get(name, 0.0), track.dwell_s)
         return {

@@ -36,7 +36,8 @@ class Tracker:
     """Tells things apart from frame to frame, by their masks, or by boxes where there are none.
 
     All frames of one camera go through it in order. It begins anew, with other ids, where the size of the frames
-    changes, their time runs back, or nothing of several things goes on, as at a cut. Same detections, same ids.
+    changes, their time runs back or is more than `Tuning.covered_s` (4 s) later, as after a gap, or nothing of several
+    things goes on, as at a cut. Same detections, same ids.
 
     Args:
         threshold: Least confidence of detections that begin a track, 0..1. Weaker ones, from 0.1, only continue
@@ -88,7 +89,7 @@ class Tracker:
         if not math.isfinite(time_s):
             raise InputError(f"time_s must be finite, got {time_s}.")
         given = self._read(found)
-        if found.image_size != self._size_hw or time_s < self._time_s:
+        if found.image_size != self._size_hw or not 0 <= time_s - self._time_s <= self._tuning.covered_s:
             self._begin_anew()
         times = self._began_s, self._time_s, time_s
         self._tracks, self._next_id, self._began_s, track_id, columns = _update(

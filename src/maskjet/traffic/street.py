@@ -92,7 +92,7 @@ class Street:
         if len(size_hw) != 2 or min(size_hw) < _MIN_SIDE:
             raise InputError(f"size_hw must be (height, width) of at least {_MIN_SIDE} pixels, got {size_hw}.")
         limits.check("image_pixels", math.prod(size_hw), f"size_hw {tuple(size_hw)} has")
-        if density < 0:
+        if not density >= 0:
             raise InputError(f"density must be at least 0, got {density}.")
         _check_seed(seed)
         random = np.random.default_rng([seed, 7])

@@ -48,5 +48,8 @@ class OpenVinoSession:
             for port, tensor in zip(ports, (images, *outputs), strict=True):
                 request.set_tensor(port.name, self._package.Tensor(tensor.numpy(), shared_memory=True))
             request.infer()
+            for port, tensor in zip(self._file.outputs, outputs, strict=True):
+                if tuple(made := request.get_tensor(port.name).shape) != tuple(tensor.shape):
+                    raise ValueError(f"{port.name} must be {list(tensor.shape)}, got {list(made)}")
 
         return call

@@ -83,11 +83,16 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[int, str]]:
         if (value := stated.get(name, expected)) != expected:
             raise InputError(f"{name} must be {expected}, which alone is implemented, got {shown(value)}.")
     changes |= read_config({"out_feature_indexes": backbone.get("out_indices")})
-    if isinstance(size, dict) and {"height", "width"} <= size.keys():
+    if size is not None:
+        if not isinstance(size, dict) or not {"height", "width"} <= size.keys():
+            raise InputError(f"size must be a height and a width, got {shown(size)}.")
         changes["input_size"] = (size["height"], size["width"])
+    for name, expected in (("do_normalize", True), ("do_rescale", True), ("rescale_factor", 1 / 255)):
+        if (value := processor.get(name, expected)) != expected:
+            raise InputError(f"{name} must be {expected}, which alone is implemented, got {shown(value)}.")
     for name, ours in (("image_mean", "mean"), ("image_std", "std")):
-        if isinstance(values := processor.get(name), list):
-            changes[ours] = tuple(values)
+        if (values := processor.get(name)) is not None:
+            changes[ours] = tuple(values) if isinstance(values, list) else values
     names = read_class_names(config.get("id2label", {}))
     return changes, {number: name for number, name in names.items() if name not in (f"LABEL_{number}", "N/A")}
 

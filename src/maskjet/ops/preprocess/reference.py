@@ -45,4 +45,4 @@ def _resize_bytes(frames: torch.Tensor, height: int, width: int) -> torch.Tensor
         cv2.resize(np.ascontiguousarray(frame), (width, height), interpolation=cv2.INTER_LINEAR)
         for frame in frames.cpu().numpy()
     ]
-    return torch.from_numpy(np.stack(resized)).to(frames.device)
+    return torch.from_numpy(np.array(resized, np.uint8).reshape(-1, height, width, 3)).to(frames.device)
