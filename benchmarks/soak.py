@@ -1,7 +1,7 @@
 """Run many sources through one model for long: nothing may grow, and no frame may be lost or come twice.
 
-    python -m benchmarks.soak --sources 32 --seconds 3600 --out benchmarks/results/soak_cpu.json
-    python -m benchmarks.soak --sources 32 --seconds 400 --size 720p --decoder cuda --out benchmarks/results/soak_h200.json
+    python -m benchmarks.soak --sources 32 --seconds 2400 --out benchmarks/results/soak_cpu.json
+    python -m benchmarks.soak --sources 32 --seconds 400 --size 720p --decoder cuda --out soak_h200.json
 
 Each source plays a street video over and over, so that files are opened and closed all the time. Without a GPU the
 network is tiny: what is tested is around it.
