@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import pickle
 import re
 import weakref
 from dataclasses import replace
@@ -36,6 +37,12 @@ def model(network):
 def loaded(network, **choices):
     """What a model finds that was loaded with the choices."""
     return Model(network, EngineConfig(device="cpu"), **{"threshold": 0.06, **choices}).predict(image())
+
+
+@pytest.mark.parametrize("kind", [maskjet.FrameError, maskjet.DeviceError])
+def test_errors_of_frames_can_be_pickled(kind):
+    error = pickle.loads(pickle.dumps(kind("Frame 7 is damaged.", index=7)))
+    assert (type(error), str(error), error.index) == (kind, "Frame 7 is damaged.", 7)
 
 
 def assert_same(actual, expected):

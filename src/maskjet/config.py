@@ -10,8 +10,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from maskjet.errors import InputError, UnsupportedError, suggest
-from maskjet.media.selection import check_count
-from maskjet.spec import ModelSpec, parse_color
+from maskjet.spec import ModelSpec, check_count, parse_color
 
 if TYPE_CHECKING:
     import torch

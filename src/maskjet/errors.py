@@ -16,6 +16,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 
 class MaskjetError(Exception):
@@ -76,6 +78,9 @@ class FrameError(InputError):
         super().__init__(message)
         self.index = index
 
+    def __reduce__(self) -> tuple[Any, ...]:  # pickle's own leaves out the index
+        return partial(type(self), index=self.index), self.args
+
 
 class OutputError(MaskjetError, OSError):
     """A result can't be written; also an `OSError`.
@@ -126,6 +131,9 @@ class DeviceError(MaskjetError, RuntimeError):
     def __init__(self, message: str, *, index: int) -> None:
         super().__init__(message)
         self.index = index
+
+    def __reduce__(self) -> tuple[Any, ...]:  # pickle's own leaves out the index
+        return partial(type(self), index=self.index), self.args
 
 
 def device_error(what: object, index: int, error: Exception) -> DeviceError:

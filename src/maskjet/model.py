@@ -38,11 +38,10 @@ from maskjet.media.containers import shown_name
 from maskjet.media.decoding import choose_decoding, choose_for_call
 from maskjet.media.frames import Frame, kind_of_source, open_images, split_sources
 from maskjet.media.images import ImageLike, ImageReference, split_images, to_pixels
-from maskjet.media.selection import check_count
 from maskjet.networks import Network, find_family, read_network
 from maskjet.ops.gpu import on_device
 from maskjet.report import Report, make_report
-from maskjet.spec import ClassNames, ModelSpec, check_whole, name_classes
+from maskjet.spec import ClassNames, ModelSpec, check_count, check_whole, name_classes
 from maskjet.tiling.frames import Tiles
 from maskjet.tiling.layout import TileSize, Tiling
 from maskjet.tracking import StreamTracking, Tracker, TrackerLike

@@ -269,6 +269,12 @@ def check_whole(name: str, value: object, bounds: tuple[int, int]) -> None:
         raise InputError(f"{name} must be a whole number from {least} to {most}, got {shown(value)}.")
 
 
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Raise InputError unless a value is a whole number of at least this."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+
+
 def shown(value: object) -> str:
     """An untrusted value for a message: short and printable, and quickly made even if the value is endless or huge."""
     values = value if isinstance(value, list | tuple) else [value]
@@ -424,3 +430,6 @@ TORCHVISION_NAMES = tuple(
     )
 )
 """Names of torchvision 0.26's detectors, stated here as torchvision takes a second to import."""
+
+MODELS = ("demo", *SPECS, *TORCHVISION_NAMES)
+"""Names of models, which are no paths, whatever files there are."""

@@ -14,6 +14,7 @@ from maskjet.errors import InputError, MissingDependencyError, UnsupportedError
 from maskjet.jobs import cluster
 from maskjet.jobs.cluster import Pool, fit
 from maskjet.jobs.segments import Settings
+from maskjet.jobs.work import digest_weights
 from tests.cli.command_line import call
 
 
@@ -116,6 +117,9 @@ def test_settings_have_paths_that_hold_on_all_nodes(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     Path("tuned.pt").touch()
     assert Settings(model="tuned.pt").with_absolute_paths().model == str(tmp_path / "tuned.pt")
+    (tmp_path / "demo").mkdir()  # a folder of images, or of results
+    assert Settings().with_absolute_paths().model == "demo"
+    assert digest_weights(Settings()) is None
     named = Settings(model="rf-detr-seg-nano", weights="tuned.pt").with_absolute_paths()
     assert (named.model, named.weights) == ("rf-detr-seg-nano", str(tmp_path / "tuned.pt"))
 

@@ -126,6 +126,9 @@ class SomeParts:
     def __init__(self, *names):
         self.names = names
 
+    def had(self, part):
+        return part in self.names
+
     @contextmanager
     def open(self, part):
         told = {"schema": SCHEMA, "bad_frames": [["x.png", "broken"]] if part in self.names else []}
@@ -147,7 +150,7 @@ def test_failures_are_kept_until_mended(folder):
     again.keep("a", SomeParts("a"))
     assert again.count == 2
     again.take("b", ())
-    again.finish(plan_is_complete=True)
+    again.finish(SomeParts("a"), plan_is_complete=True)
     assert failures_in(folder) == [("a", "x.png"), ("a", "y.png")]
 
 
@@ -157,7 +160,7 @@ def test_failures_that_a_driver_did_not_live_to_see_are_kept(folder):
     note_failures(folder, "b", (("z.mp4", "broken"),))
     note_failures(folder, "b", ())
     note_failures(folder, "c", (("z.mp4", "lost"),))
-    Failures(folder).finish(plan_is_complete=False)
+    Failures(folder).finish(SomeParts(), plan_is_complete=False)
     assert failures_in(folder) == [("a", "x.png"), ("c", "z.mp4")]
     assert folder.names("failed") == set()
 
@@ -171,9 +174,16 @@ def test_failures_of_what_is_no_longer_planned_are_forgotten(folder):
     failures.keep("a", SomeParts("a", "b"))
     failures.keep("b", SomeParts("a", "b"))
     assert failures.count == 1
-    Failures(folder).finish(plan_is_complete=False)
+    Failures(folder).finish(SomeParts(), plan_is_complete=False)
     assert failures_in(folder) == [("a", "x.png")]
-    Failures(folder).finish(plan_is_complete=True)
+    other = Failures(folder)  # whose settings are others, so that nothing is kept
+    other.finish(SomeParts("a"), plan_is_complete=True)
+    assert folder.read(FAILURES) is None
+    again = Failures(folder)
+    again.keep("a", SomeParts("a"))
+    again.finish(SomeParts("a"), plan_is_complete=True)
+    assert failures_in(folder) == [("a", "x.png")]
+    Failures(folder).finish(SomeParts(), plan_is_complete=True)
     assert folder.read(FAILURES) is None
 
 
@@ -185,6 +195,6 @@ def test_failures_are_written_now_and_then(any_out, monkeypatch):
     for number in range(100):
         failures.take(str(number), (("x.png", "broken"),))
     assert len(written) < 100
-    failures.finish(plan_is_complete=False)
+    failures.finish(SomeParts(), plan_is_complete=False)
     assert written[0] == (FAILURES, 1)
     assert written[-1] == (FAILURES, 100)

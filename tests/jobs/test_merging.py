@@ -153,7 +153,8 @@ def test_what_cannot_be_merged_is_refused(tmp_path, outs):
     with pytest.raises(SourceError, match=r"out must be a job's output, '.*segments\.jsonl' can't be read"):
         merge(str(tmp_path), **outs)
     (part, *_) = write_made_up(tmp_path, [made_up()])
-    for own in (str(tmp_path / "segments.jsonl"), Parts(str(tmp_path)).path_of(part)):
+    files = [str(tmp_path / name) for name in ("segments.jsonl", "failures.jsonl", "job.lock")]
+    for own in (*files, Parts(str(tmp_path)).path_of(part)):
         with pytest.raises(InputError, match="must be none of the job's own files, got "):
             merge(str(tmp_path), jsonl=own)
     with pytest.raises(OutputError, match=r"out must be writable, '/dev/null/m\.json' is not"):

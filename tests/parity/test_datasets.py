@@ -134,6 +134,9 @@ def test_a_split_is_chosen(folder):
     assert DataSet(folder / "train").length == 3
     with pytest.raises(InputError, match=r"split must be one of .*train', got 'val'\.$"):
         DataSet(folder / "train", "val").truth()
+    (folder / "train" / "few.json").write_text("{}")
+    with pytest.raises(SourceError, match=r"must be a folder or '_annotations\.coco\.json' in it, got '.*few\.json'"):
+        DataSet(folder / "train" / "few.json").truth()
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ from typing import Annotated, cast, get_args
 
 import typer
 
-from maskjet.cli.options import MODELS, JsonOption, WeightsOption, completing, option, print_result
+from maskjet.cli.options import JsonOption, WeightsOption, completing, option, print_result
 from maskjet.config import parse_hw
 from maskjet.networks.exported.metadata import Precision
+from maskjet.spec import MODELS
 
 EPILOG = """
 maskjet export demo --out demo.onnx

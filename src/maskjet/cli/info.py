@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from maskjet.cli.choosing import load_model
-from maskjet.cli.options import INPUT, MODELS, JsonOption, WeightsOption, option, print_result, with_config
+from maskjet.cli.options import INPUT, JsonOption, WeightsOption, option, print_result, with_config
 from maskjet.config import EngineConfig
+from maskjet.spec import MODELS
 
 if TYPE_CHECKING:
     from maskjet.model import Model

@@ -21,7 +21,7 @@ from maskjet.config import EngineConfig, parse_hw
 from maskjet.errors import InputError
 from maskjet.label_options import LabelOptions
 from maskjet.printing import printable
-from maskjet.spec import SPECS, TORCHVISION_NAMES
+from maskjet.spec import MODELS
 from maskjet.tiling.layout import Tiling, parse_tile
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ ENGINE_PANEL = "How the model runs"
 _INPUT_PANEL = "How frames become the model's input"
 INPUT = ("input_size", "resize", "letterbox_color", "letterbox_place")
 """Fields of `EngineConfig` that say how frames become the network's input."""
-MODELS = ("demo", *SPECS, *TORCHVISION_NAMES)
-"""Names that `--model` takes besides paths."""
 _LABELS_PANEL = "What labels, data sets and crops hold"
 _METAVARS = {  # of values that are no names
     "input_size": "WIDTHxHEIGHT",

@@ -110,7 +110,7 @@ def run(
                 is_whole = planned.is_complete and not stop.is_set()
             finally:
                 folder.check(number)  # else a later job's failures would be overwritten
-                failures.finish(plan_is_complete=is_whole)
+                failures.finish(parts, plan_is_complete=is_whole)
                 folder.clean(FOLDER)  # of killed workers
                 report()
     return progress

@@ -16,7 +16,7 @@ from maskjet.jobs.parts import MANIFEST, Parts
 from maskjet.jobs.rows import metadata
 from maskjet.jobs.segments import Segment, digest
 
-FAILURES, _NOTES = "failures.jsonl", "failed"
+FAILURES, NOTES = "failures.jsonl", "failed"
 _GLANCE_S = 0.02  # polling interval of the plan's reader
 _PATIENCE_S = 2.0  # for the planning thread to end
 _SAVE_S = 5.0  # how often failures are written
@@ -97,8 +97,8 @@ class Failures:
     def __init__(self, folder: Folder) -> None:
         self._folder, self._saved_at, self._is_saved = folder, -_SAVE_S, True
         self._by_part = _parse(folder.read(FAILURES))
-        for part in folder.names(_NOTES):
-            self._by_part |= _parse(folder.read(f"{_NOTES}/{part}"))
+        for part in folder.names(NOTES):
+            self._by_part |= _parse(folder.read(f"{NOTES}/{part}"))
         self._current: set[str] = set()  # parts of this plan
 
     @property
@@ -125,10 +125,13 @@ class Failures:
             self._write(self._by_part)
             self._saved_at, self._is_saved = time.monotonic(), True
 
-    def finish(self, *, plan_is_complete: bool) -> None:
-        """Write the file, without segments that a complete plan no longer has."""
+    def finish(self, parts: Parts, *, plan_is_complete: bool) -> None:
+        """Write the file, without segments that a complete plan no longer has; failed/ keeps those that have a part."""
         self._write(sorted(self._current if plan_is_complete else self._by_part))
-        self._folder.remove_folder(_NOTES)
+        self._folder.remove_folder(NOTES)
+        if plan_is_complete:
+            for part in filter(parts.had, self._by_part.keys() - self._current):  # a later plan may have it again
+                note_failures(self._folder, part, self._by_part[part].items())
 
     def _write(self, parts: Collection[str]) -> None:
         if parts:
@@ -139,7 +142,7 @@ class Failures:
 
 def note_failures(folder: Folder, part: str, failures: Iterable[tuple[str, str]]) -> None:
     """Write the failures of a segment to its file in failed/, for this driver or the next one; or raise OutputError."""
-    folder.write(f"{_NOTES}/{part}", _lines(part, failures))
+    folder.write(f"{NOTES}/{part}", _lines(part, failures))
 
 
 def _parse(lines: bytes | None) -> dict[str, dict[str, str]]:

@@ -14,6 +14,8 @@ import numpy as np
 from maskjet.detections import join
 from maskjet.errors import InputError, SourceError
 from maskjet.files import is_same_file, replacing
+from maskjet.jobs.folders import LOCK
+from maskjet.jobs.ledger import FAILURES, NOTES
 from maskjet.jobs.parts import FOLDER, MANIFEST, Parts
 from maskjet.jobs.rows import FoundFrame, TableBuilder, arrow, as_utf8, metadata, read_frames, schema
 from maskjet.media.sinks.coco import CocoJson
@@ -88,7 +90,7 @@ def merge(
     for one, other in combinations(outs, 2):
         if one == other or is_same_file(one, other):
             raise InputError(f"coco, jsonl and parquet must be files of their own, got {one!r} twice.")
-    for given, own in product(outs, (MANIFEST, FOLDER)):
+    for given, own in product(outs, (MANIFEST, FOLDER, FAILURES, NOTES, LOCK)):
         if Path(given).resolve().is_relative_to(Path(out, own).resolve()):
             raise InputError(f"coco, jsonl and parquet must be none of the job's own files, got {given!r}.")
     parts = Parts(out)

@@ -11,7 +11,7 @@ from maskjet.jobs import storage
 from maskjet.jobs.finding import Finder, hash_path
 from maskjet.jobs.segments import Segment, SourceFile
 from maskjet.media import keyframes
-from maskjet.media.selection import check_count
+from maskjet.spec import check_count
 
 
 def plan(sources: Any, *, recursive: bool = False, seconds: float = 10.0, images: int = 128) -> Iterator[Segment]:

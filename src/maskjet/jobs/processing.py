@@ -18,9 +18,8 @@ from maskjet.jobs.segments import Segment, SourceFile
 from maskjet.media.ahead import Encoded, image_threads, load_ahead, read_encoded
 from maskjet.media.image_headers import stated_size_hw
 from maskjet.media.keyframes import CannotEnterError, Entry, VideoPart, open_part
-from maskjet.media.selection import check_count
 from maskjet.media.source import Frame, Source
-from maskjet.spec import TwoStageSpec
+from maskjet.spec import TwoStageSpec, check_count
 from maskjet.tiling.layout import UNCUT, Tiling
 
 if TYPE_CHECKING:

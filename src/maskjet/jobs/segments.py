@@ -12,6 +12,7 @@ from typing import Any
 from maskjet.config import EngineConfig
 from maskjet.media.selection import select_frames
 from maskjet.media.video_index import Entry
+from maskjet.spec import MODELS
 from maskjet.tiling.layout import UNCUT, Tiling
 
 # Engine settings that change results; the others change speed alone.
@@ -104,7 +105,7 @@ class Settings:
         model, weights = Path(self.model), self.weights
         return replace(
             self,
-            model=str(model.absolute()) if model.exists() else self.model,
+            model=str(model.absolute()) if self.model not in MODELS and model.exists() else self.model,
             weights=None if weights is None else str(Path(weights).absolute()),
         )
 

@@ -29,6 +29,7 @@ from maskjet.jobs.rows import metadata, with_metadata
 from maskjet.jobs.segments import Segment, Settings
 from maskjet.media.decoding import choose_decoding, name_nvjpeg
 from maskjet.networks.exported.metadata import ENGINES, ONNX
+from maskjet.spec import MODELS
 from maskjet.version import __version__
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def open_model(settings: Settings, config: EngineConfig) -> Model:
 def digest_weights(settings: Settings) -> str | None:
     """Digest of the model's weights file or files; None if its weights come with maskjet."""
     weights = settings.model if settings.weights is None else settings.weights
-    if settings.weights is None and not Path(weights).exists():
+    if settings.weights is None and (weights in MODELS or not Path(weights).exists()):
         return None
     digests = []
     for path in _files_of(Path(weights)):

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from maskjet.errors import InputError, SourceError
+from maskjet.spec import check_count
 
 _SECONDS = re.compile(r"(\d+(?:\.\d*)?|\.\d+)s")
 _CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d+(?:\.\d*)?)")
@@ -103,12 +104,6 @@ def select_frames(
     if isinstance(start, bool) or not isinstance(start, int) or start < 0:
         raise _wrong_start(start)
     return replace(selection, start=start)
-
-
-def check_count(name: str, value: object, least: int = 1) -> None:
-    """Raise InputError unless a value is a whole number of at least this."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
 
 
 def _parse_seconds(text: str) -> float:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from maskjet import limits
 from maskjet.errors import InputError, SourceError, explain, suggest, translate_errors
 from maskjet.extras import require
+from maskjet.files import is_same_file
 from maskjet.media.folders import is_image_path
 from maskjet.media.frames import ListSource, Source
 from maskjet.media.image_headers import stated_size_hw
@@ -56,7 +57,7 @@ class DataSet(Images):
 
     kind: ClassVar[str] = "coco"
     folder: Path
-    """The data set's folder, or a file that is directly in it, as data.yaml."""
+    """The data set's folder, or the file directly in it that describes it, as data.yaml."""
     split: str | None = None
     """One of several parts; None for the only one, or else the one named val, valid or test, or so beginning."""
 
@@ -96,8 +97,12 @@ class DataSet(Images):
 
     @cached_property
     def _place(self) -> _Place:
-        folder = self.folder.parent if self.folder.is_file() else self.folder
-        return _choose(_find_splits(folder), self.split, folder)
+        is_file = self.folder.is_file()
+        folder = self.folder.parent if is_file else self.folder
+        place = _choose(_find_splits(folder), self.split, folder)
+        if is_file and not is_same_file(place.annotations, self.folder):
+            raise SourceError(f"data must be a folder or {place.annotations.name!r} in it, got {str(self.folder)!r}.")
+        return place
 
     @cached_property
     def _data_set(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from maskjet.errors import InputError
 from maskjet.extras import require
-from maskjet.media.selection import check_count
+from maskjet.spec import check_count
 from maskjet.tiling.layout import Tiling, parse_tile
 
 _WHOLE = (

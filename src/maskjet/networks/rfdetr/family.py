@@ -20,10 +20,9 @@ from maskjet.networks.rfdetr.fused import Fused, FusedOrCompiled
 from maskjet.networks.rfdetr.network import RFDETR
 from maskjet.networks.rfdetr.steps import OneStage
 from maskjet.networks.weights_file import check_is_file
-from maskjet.spec import SPECS, TORCHVISION_NAMES, ModelSpec
+from maskjet.spec import MODELS, SPECS, ModelSpec
 
 _DEMO = "demo"
-_NAMED = (*SPECS, *TORCHVISION_NAMES)
 _SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors")  # of files, not names
 
 
@@ -48,13 +47,13 @@ def load(
             raise InputError(f"weights must be the path of a checkpoint for {name!r}, got None; {hint}")
         return _fill(Path(weights), SPECS[name], input_size)
     if weights is not None:
-        raise InputError(f"model must be a named size when weights are given, got {name!r}{suggest(name, _NAMED)}")
+        raise InputError(f"model must be a named size when weights are given, got {name!r}{suggest(name, MODELS[1:])}")
     if name == _DEMO:
         with as_file(files("maskjet.networks.demo") / "weights.safetensors") as path:
             return _fill(path, None, input_size)
     path = Path(name)
     if not path.exists() and path.suffix not in _SUFFIXES and len(path.parts) < 2:
-        end = suggest(name, (_DEMO, *_NAMED))
+        end = suggest(name, MODELS)
         raise InputError(f"model must be a name or a checkpoint's path, got {name!r}{end}")
     if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", name) and path.suffix not in _SUFFIXES:
         raise InputError(
