@@ -23,6 +23,7 @@ CLIPS = {  # of 60 moving pictures
     "open-pyramid.mp4": ("libx264", {"g": "15", "bf": "7", "x264-params": "open-gop=1:b-adapt=0"}),
     "open.mkv": ("libx264", _OPEN),
     "open.ts": ("libx264", _OPEN),
+    "b3.avi": ("libx264", {"g": "12", "bf": "3"}),
     "b3.flv": ("libx264", {"g": "12", "bf": "3"}),
     "hevc-open.mp4": ("libx265", {"g": "12", "x265-params": f"open-gop=1:{_X265}"}),
     "hevc-open.mkv": ("libx265", {"g": "12", "x265-params": f"open-gop=1:{_X265}"}),

@@ -19,7 +19,7 @@ from tests.media.clips import CLIPS, damage, encode, moving, read, remux, write_
 
 RATE = 10
 VARYING, LATE = [index + index // 3 * 2 for index in range(40)], range(100_000, 100_040)  # in frames
-IN_ONE_PART = {"vp8.webm", "endless.mp4", "refresh.mp4", "refresh.ts", "raw.h264"}
+IN_ONE_PART = {"vp8.webm", "endless.mp4", "refresh.mp4", "refresh.ts", "raw.h264", "b3.avi"}
 QUICK = {"open.mp4", "open.mkv", "open.ts", "b3.flv", "hevc-open.mp4", "vp9.mp4", "mpeg4.avi", "interlaced.mp4"}
 # Key frames followed by pictures that are shown before them.
 WITH_LEADING = ["open.mp4", "open-pyramid.mp4", "open.mkv", "hevc-open.mp4", "hevc-open.mkv"]

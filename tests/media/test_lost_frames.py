@@ -7,6 +7,7 @@ import random
 import re
 import threading
 from fractions import Fraction
+from itertools import pairwise
 
 import av
 import numpy as np
@@ -20,6 +21,8 @@ FORMATS = {
     "ts": ("libx264", {}),
     "flv": ("libx264", {}),
     "avi": ("mpeg4", {}),
+    "h264.avi": ("libx264", {}),
+    "wmv": ("libx264", {}),
     "mp4": ("libx264", FASTSTART),
     "fragmented.mp4": ("libx264", FRAGMENTED),
 }
@@ -103,6 +106,7 @@ def test_whole_files_are_whole(number, kind, tmp_path):
         source, frames = read(write(tmp_path, kind, **options))
         assert source.bad_frames == [], options
         assert [f.index for f in frames] == list(range(options["frames"]))
+        assert all(after.time_s > before.time_s for before, after in pairwise(frames))
 
 
 def missing(source):
@@ -164,7 +168,10 @@ def mutate(data, rng):
 
 
 @pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 12), marks=pytest.mark.slow)], ids=str)
-@pytest.mark.parametrize(("kind", "b_frames"), [*((kind, 0) for kind in FORMATS), ("mkv", 2), ("ts", 2), ("mp4", 2)])
+@pytest.mark.parametrize(
+    ("kind", "b_frames"),
+    [*((kind, 0) for kind in FORMATS), *((kind, 2) for kind in ("mkv", "ts", "mp4", "h264.avi", "wmv"))],
+)
 def test_nothing_is_lost_in_silence(kind, b_frames, seeds, whole, read_bytes, tmp_path):
     """Every packet that FFmpeg finds is shown or told."""
     data, told = whole(kind, b_frames).read_bytes(), 0

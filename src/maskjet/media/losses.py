@@ -57,6 +57,7 @@ class Losses:
         self._packets = 0 if entry is None else entry.packets
         # A heap: presentation times of packets without a picture yet, and whether each is known to be a frame.
         self._due: list[tuple[int, bool]] = []
+        self._untimed: deque[int] = deque()  # decoding times of packets with no other time, without a picture yet
         self._given_up: set[int] = set()  # presentation times of frames told to be lost
         self._damage: str | None = None  # the last report
         self._suspects: list[tuple[int, int]] = []  # (start, end) of spans in which packets may be missing
@@ -82,19 +83,31 @@ class Losses:
             self._was_damaged |= is_damaged  # the missing packet may be the video's
             return
         self._packets += packet.pos is not None
-        if packet.pts is None or not packet.size:
-            return
-        if packet.is_keyframe and self._first_key is None:
-            self._first_key = packet.pts
         time = packet.pts if packet.dts is None else packet.dts
-        self._delay = max(self._delay, packet.pts - time)
+        if time is None and self._untimed:
+            time = self._before
+        if time is None or not packet.size:
+            return
+        pts = time if packet.pts is None else packet.pts
+        if packet.is_keyframe and self._first_key is None:
+            self._first_key = pts
+        self._delay = max(self._delay, pts - time)
         if is_damaged or self._was_damaged or self._first_key is None:
-            self._suspect(min(time, packet.pts), time)
+            self._suspect(min(time, pts), time)
         self._was_damaged, self._before = packet.is_corrupt, time
         # Pictures that follow the first key frame and are shown before it refer to others, which are not there.
-        if not packet.is_discard and (self._first_key is None or packet.pts >= self._first_key):
-            heappush(self._due, (packet.pts, self._least_bytes is not None and packet.size >= self._least_bytes))
+        if not packet.is_discard and (self._first_key is None or pts >= self._first_key):
+            if packet.pts is None:
+                self._untimed.append(time)
+            else:
+                heappush(self._due, (pts, self._least_bytes is not None and packet.size >= self._least_bytes))
             self._end_s = max(self._end_s, end_s)
+
+    def place(self, picture: av.VideoFrame) -> None:
+        """Give a picture a time if the file has none: packets' decoding times, in order, rise as the pictures' do."""
+        if picture.pts is None and self._untimed:
+            time = self._untimed.popleft()
+            picture.pts = time if self._last is None else max(time, self._last + 1)
 
     def _has_hole(self, packet: av.Packet[Any]) -> bool:
         """Whether the bytes before a packet belong to no packet, or to two."""
@@ -114,9 +127,11 @@ class Losses:
             since, until = min(since, last[0]), max(until, last[1])
         self._suspects.append((since, until))
 
-    def fail(self, reason: str) -> None:
-        """Record that the decoder found damage in the last packet, or that no more can be read."""
+    def fail(self, reason: str, packet: av.Packet[Any] | None = None) -> None:
+        """Record that the decoder found damage in a packet, the last one, or that no more can be read."""
         self._damage, self._was_damaged = reason, True
+        if packet is not None and packet.size and packet.pts is None and self._untimed:
+            self._untimed.pop()
         if self._before is not None:
             self._suspect(self._before, self._before)
 
@@ -135,6 +150,8 @@ class Losses:
                 self._given_up.add(due)
                 yield Loss(self._damage or _DAMAGED, 1)
         if picture is None:
+            if self._damage is not None or self._least_bytes is not None:
+                yield from [Loss(self._damage or _DAMAGED, 1)] * len(self._untimed)
             yield from self._gap_at_end()
             return
         if picture.is_corrupt and pts is not None:
@@ -223,5 +240,5 @@ def _tagged_end_s(stream: av.VideoStream) -> float | None:
 
 def _end_s(packet: av.Packet[Any]) -> float:
     """End of a packet's presentation, in seconds; 0 if it has no clock."""
-    tick, end = packet.time_base, (packet.pts or 0) + (packet.duration or 0)
+    tick, end = packet.time_base, (packet.pts or packet.dts or 0) + (packet.duration or 0)
     return end * tick.numerator / tick.denominator if tick else 0.0  # as a Fraction it takes four times as long

@@ -319,7 +319,7 @@ class VideoSource(Source):
             with nullcontext() if self._has_decoder else self._decoding.alone():
                 pictures = packet.decode()
         except av.error.FFmpegError as error:
-            self._losses.fail(reason(error))
+            self._losses.fail(reason(error), packet)
             if packet.size and packet.pts is None:  # not among those due
                 self._skip(f"{self.name}: {reason(error)}")
             return []
@@ -328,6 +328,7 @@ class VideoSource(Source):
 
     def _show(self, picture: av.VideoFrame) -> Iterator[Frame]:
         """Yield a decoded picture as a frame, unless it is damaged or was already told to be lost."""
+        self._losses.place(picture)
         if self._losses.is_given_up(picture) or not self._is_entered(picture):
             return
         self._lose_before(picture)
