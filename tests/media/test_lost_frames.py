@@ -13,7 +13,7 @@ import av
 import numpy as np
 import pytest
 
-from tests.media.clips import FASTSTART, FRAGMENTED, SOUND_RATE, encode, packets_of, read
+from tests.media.clips import FASTSTART, FRAGMENTED, SOUND_RATE, assert_same, encode, packets_of, read
 
 FORMATS = {
     "mkv": ("libx264", {}),
@@ -212,6 +212,17 @@ def test_a_transport_stream_without_one_packet(whole, read_bytes):
     source, frames = read_bytes("ts", data[: starts[7]] + data[starts[8] :])
     assert source.frames_seen + missing(source) == 60
     assert len(frames) >= 58
+
+
+@pytest.mark.parametrize("b_frames", [(2, 2), (2, 0), (0, 2)])
+def test_transport_streams_that_are_joined(b_frames, whole, read_bytes, tmp_path):
+    """The clock jumps back while the decoder still holds pictures."""
+    source, frames = read_bytes("ts", b"".join(whole("ts", number).read_bytes() for number in b_frames))
+    assert (source.bad_frames, [true_number(frame.image) for frame in frames]) == ([], [*range(60)] * 2)
+    for options in ({"start": 30}, {"start": 70, "every": 7}):
+        again, found = read(tmp_path / "damaged.ts", **options)
+        assert again.bad_frames == []
+        assert_same(found, frames[options["start"] :: options.get("every", 1)])
 
 
 def test_a_matroska_block_that_goes_back_in_time(whole, read_bytes):

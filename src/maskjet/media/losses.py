@@ -55,6 +55,10 @@ class Losses:
         self._least_bytes = LEAST_BYTES.get(stream.codec.canonical_name) if is_progressive else None
         self._first_key = None if entry is None else entry.pts  # presentation time
         self._packets = 0 if entry is None else entry.packets
+        # Of each part of the video, from the last picture's on, what its times are added; it begins where time jumps
+        # back, as where recordings are joined. All times below have it added.
+        self._shifts = [0]
+        self._decoded: int | None = None  # when the last packet is decoded, without it
         # A heap: presentation times of packets without a picture yet, and whether each is known to be a frame.
         self._due: list[tuple[int, bool]] = []
         self._untimed: deque[int] = deque()  # decoding times of packets with no other time, without a picture yet
@@ -71,8 +75,8 @@ class Losses:
 
     @property
     def first_due(self) -> int | None:
-        """The first presentation time of a packet without a picture; None if each has one."""
-        return self._due[0][0] if self._due else None
+        """The first presentation time of a packet without a picture; None if each has one, or time jumped back."""
+        return self._due[0][0] if self._due and self._shifts == [0] else None
 
     def see(self, packet: av.Packet[Any]) -> None:
         """Record a packet of any stream, before it is decoded."""
@@ -85,10 +89,12 @@ class Losses:
         self._packets += packet.pos is not None
         time = packet.pts if packet.dts is None else packet.dts
         if time is None and self._untimed:
-            time = self._before
+            time = self._decoded
         if time is None or not packet.size:
             return
-        pts = time if packet.pts is None else packet.pts
+        self._notice_jump(packet)
+        pts = (time if packet.pts is None else packet.pts) + self._shifts[-1]
+        time += self._shifts[-1]
         if packet.is_keyframe and self._first_key is None:
             self._first_key = pts
         self._delay = max(self._delay, pts - time)
@@ -98,7 +104,7 @@ class Losses:
         # Pictures that follow the first key frame and are shown before it refer to others, which are not there.
         if not packet.is_discard and (self._first_key is None or pts >= self._first_key):
             if packet.pts is None:
-                self._untimed.append(time)
+                self._untimed.append(time - self._shifts[-1])
             else:
                 heappush(self._due, (pts, self._least_bytes is not None and packet.size >= self._least_bytes))
             self._end_s = max(self._end_s, end_s)
@@ -107,7 +113,24 @@ class Losses:
         """Give a picture a time if the file has none: packets' decoding times, in order, rise as the pictures' do."""
         if picture.pts is None and self._untimed:
             time = self._untimed.popleft()
-            picture.pts = time if self._last is None else max(time, self._last + 1)
+            picture.pts = time if self._last is None else max(time, self._last - self._shifts[0] + 1)
+
+    def _notice_jump(self, packet: av.Packet[Any]) -> None:
+        """Begin another part of the video if time jumps back."""
+        if packet.dts is not None:
+            if self._decoded is not None and self._before is not None and packet.dts < self._decoded - self._delay:
+                latest = max(self._before, self._last or self._before, *(due for due, _ in self._due))
+                first = packet.dts if packet.pts is None else packet.pts
+                self._shifts.append(latest + (packet.duration or 1) - first)
+            self._decoded = packet.dts
+
+    def _shifted(self, picture: av.VideoFrame) -> int | None:
+        """A picture's time in the first part in which it is due; decoders still hold pictures of the one before."""
+        if picture.pts is not None and len(self._shifts) > 1:
+            known = {due for due, _ in self._due} | self._given_up
+            parts = [part for part, shift in enumerate(self._shifts) if picture.pts + shift in known]
+            del self._shifts[: parts[0] if parts else 0]
+        return None if picture.pts is None else picture.pts + self._shifts[0]
 
     def _has_hole(self, packet: av.Packet[Any]) -> bool:
         """Whether the bytes before a packet belong to no packet, or to two."""
@@ -137,11 +160,11 @@ class Losses:
 
     def is_given_up(self, picture: av.VideoFrame) -> bool:
         """Whether a picture was told to be lost before it came."""
-        return picture.pts in self._given_up
+        return self._shifted(picture) in self._given_up
 
     def before(self, picture: av.VideoFrame | None) -> Iterator[Loss]:
         """The losses before the next picture (None: before the end), and the picture itself if it is damaged."""
-        pts = None if picture is None else picture.pts
+        pts = None if picture is None else self._shifted(picture)
         while self._due and (picture is None or (pts is not None and self._due[0][0] <= pts)):
             due, is_frame = heappop(self._due)
             if due != pts and (is_frame or self._damage is not None or self._is_suspect(due, due)):
@@ -171,7 +194,7 @@ class Losses:
             local = median(self._intervals) if self._intervals else 0
             is_long = local > 0 and pts - before > _LONGEST_STEP * local
             if is_long and not self._lists_packets and self._is_suspect(before, pts):
-                yield self._missing((pts - before) / local - 1, f"before {pts * self._tick:.2f} s")
+                yield self._missing((pts - before) / local - 1, f"before {(pts - self._shifts[0]) * self._tick:.2f} s")
             self._suspects = [(since, until) for since, until in self._suspects if until >= pts]
         self._intervals.append(pts - before)
 
@@ -240,5 +263,5 @@ def _tagged_end_s(stream: av.VideoStream) -> float | None:
 
 def _end_s(packet: av.Packet[Any]) -> float:
     """End of a packet's presentation, in seconds; 0 if it has no clock."""
-    tick, end = packet.time_base, (packet.pts or packet.dts or 0) + (packet.duration or 0)
+    tick, end = packet.time_base, ((packet.dts or 0) if packet.pts is None else packet.pts) + (packet.duration or 0)
     return end * tick.numerator / tick.denominator if tick else 0.0  # as a Fraction it takes four times as long
