@@ -241,6 +241,8 @@ class TestState:
         clock.now += 2.1
         meter.add(2.0)
         assert meter.lag_s == pytest.approx(2, abs=1e-3)
+        meter.add(0.1)  # a stream that begins again
+        assert meter.lag_s == 0
         clock.now += 6
         assert meter.fps == 0
         meter = Meter()

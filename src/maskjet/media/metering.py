@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import bisect_left
 from collections import deque
@@ -58,6 +59,7 @@ class Meter:
     def __init__(self) -> None:
         self._moments: deque[float] = deque(maxlen=_MOST_MOMENTS)
         self._least: tuple[float, float] | None = None  # lateness, and when it was measured
+        self._last_s = -math.inf  # time of the last frame
         self.lag_s: float | None = None
         """Lag of the last frame; None if frames have no times."""
 
@@ -67,6 +69,9 @@ class Meter:
         self._moments.append(now)
         if time_s is None:
             return
+        if time_s < self._last_s:  # the clock jumped back
+            self.begin_anew()
+        self._last_s = time_s
         late_s = now - time_s
         least_s = late_s
         if self._least is not None:
@@ -75,7 +80,7 @@ class Meter:
         self.lag_s = late_s - least_s
 
     def begin_anew(self) -> None:
-        """Forget the lag: the next frame will be of another connection."""
+        """Forget the lag: the next frame will be of another connection, or by another clock."""
         self._least = self.lag_s = None
 
     @property
