@@ -37,8 +37,6 @@ _FORMATS = ",".join(sorted(av.formats_available - _NAMING_OTHERS))  # all others
 
 # Titles may be in any encoding; PyAV 19 reads such titles by itself and has no such argument.
 _METADATA: Any = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
-_GUESSED = {"h264", "hevc", "vvc"}
-"""Codecs of which FFmpeg knows no presentation times where a file has none, as AVI and ASF: PyAV has it guess."""
 _T = TypeVar("_T")
 
 
@@ -172,8 +170,8 @@ def open_container(
         )
         undo.callback(container.close)
         _check(container, shown, number)
-        if video_of(container, number).codec.canonical_name in _GUESSED:
-            container.flags &= ~1  # AVFMT_FLAG_GENPTS
+        if video_of(container, number).codec.canonical_name in ("h264", "hevc", "vvc"):
+            container.flags &= ~1  # AVFMT_FLAG_GENPTS: where there are no presentation times, its guesses are wrong
         undo.pop_all()
     return container
 

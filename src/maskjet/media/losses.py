@@ -55,10 +55,9 @@ class Losses:
         self._least_bytes = LEAST_BYTES.get(stream.codec.canonical_name) if is_progressive else None
         self._first_key = None if entry is None else entry.pts  # presentation time
         self._packets = 0 if entry is None else entry.packets
-        # Of each part of the video, from the last picture's on, what its times are added; it begins where time jumps
-        # back, as where recordings are joined. All times below have it added.
+        # The first is added to pictures' times, the last to packets': where time jumps back, the times below go on.
         self._shifts = [0]
-        self._decoded: int | None = None  # when the last packet is decoded, without it
+        self._decoded: int | None = None  # when the last packet is decoded, without a shift
         # A heap: presentation times of packets without a picture yet, and whether each is known to be a frame.
         self._due: list[tuple[int, bool]] = []
         self._untimed: deque[int] = deque()  # decoding times of packets with no other time, without a picture yet
@@ -92,9 +91,13 @@ class Losses:
             time = self._decoded
         if time is None or not packet.size:
             return
-        self._notice_jump(packet)
-        pts = (time if packet.pts is None else packet.pts) + self._shifts[-1]
-        time += self._shifts[-1]
+        pts = time if packet.pts is None else packet.pts
+        if packet.dts is not None:
+            if self._decoded is not None and packet.dts < self._decoded - self._delay:
+                latest = max(self._decoded + self._shifts[-1], self._last or pts, *(due for due, _ in self._due))
+                self._shifts.append(latest + (packet.duration or 1) - pts)
+            self._decoded = packet.dts
+        pts, time = pts + self._shifts[-1], time + self._shifts[-1]
         if packet.is_keyframe and self._first_key is None:
             self._first_key = pts
         self._delay = max(self._delay, pts - time)
@@ -115,22 +118,15 @@ class Losses:
             time = self._untimed.popleft()
             picture.pts = time if self._last is None else max(time, self._last - self._shifts[0] + 1)
 
-    def _notice_jump(self, packet: av.Packet[Any]) -> None:
-        """Begin another part of the video if time jumps back."""
-        if packet.dts is not None:
-            if self._decoded is not None and self._before is not None and packet.dts < self._decoded - self._delay:
-                latest = max(self._before, self._last or self._before, *(due for due, _ in self._due))
-                first = packet.dts if packet.pts is None else packet.pts
-                self._shifts.append(latest + (packet.duration or 1) - first)
-            self._decoded = packet.dts
-
     def _shifted(self, picture: av.VideoFrame) -> int | None:
-        """A picture's time in the first part in which it is due; decoders still hold pictures of the one before."""
-        if picture.pts is not None and len(self._shifts) > 1:
+        """A picture's time by the first shift by which it is due: decoders hold pictures from before a jump."""
+        if picture.pts is None:
+            return None
+        if len(self._shifts) > 1:
             known = {due for due, _ in self._due} | self._given_up
-            parts = [part for part, shift in enumerate(self._shifts) if picture.pts + shift in known]
-            del self._shifts[: parts[0] if parts else 0]
-        return None if picture.pts is None else picture.pts + self._shifts[0]
+            fitting = [number for number, shift in enumerate(self._shifts) if picture.pts + shift in known]
+            del self._shifts[: min(fitting, default=0)]
+        return picture.pts + self._shifts[0]
 
     def _has_hole(self, packet: av.Packet[Any]) -> bool:
         """Whether the bytes before a packet belong to no packet, or to two."""
