@@ -1,5 +1,6 @@
 """Cameras that are killed, come back, fall silent or block, on loopback; all others go on."""
 
+import http.server
 import itertools
 import signal
 import threading
@@ -7,6 +8,7 @@ import time
 from contextlib import contextmanager
 
 import av
+import cv2
 import numpy as np
 import pytest
 
@@ -17,6 +19,7 @@ from maskjet.media.frames import open_source
 from maskjet.media.sinks import open_sinks
 from maskjet.media.source import Frame
 from maskjet.media.videos import VideoSource
+from tests.media.clips import picture
 from tests.media.rtsp import RtspCamera
 from tests.test_detections import some_detections
 from tests.waiting import until
@@ -105,6 +108,44 @@ def when(condition, do):
     yield
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
+
+
+class Jpegs(http.server.BaseHTTPRequestHandler):
+    """A camera that sends JPEGs in one answer, and pauses after half of them."""
+
+    gate = threading.Event()
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Type", "multipart/x-mixed-replace; boundary=next")
+        self.end_headers()
+        for number in range(16):
+            assert number != 8 or self.gate.wait(PATIENCE_S)
+            image = cv2.imencode(".jpg", picture(seed=number))[1].tobytes()
+            self.wfile.write(b"--next\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n" % len(image))
+            self.wfile.write(image + b"\r\n")
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("reconnect_for", [0, PATIENCE_S])
+def test_jpegs_have_the_time_at_which_they_come(reconnect_for):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Jpegs) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/"
+        Jpegs.gate.clear()
+        with open_source(url, reconnect_for=reconnect_for, limit=20 if reconnect_for else 16) as source:
+            frames = iter(source)
+            times = [next(frames).time_s for _ in range(4)]
+            time.sleep(0.5)  # FFmpeg would say that six frames take 0.24 s
+            Jpegs.gate.set()
+            times += [frame.time_s for frame in frames]
+        server.shutdown()
+    assert (source.fps, len(times)) == (None, 20 if reconnect_for else 16)
+    assert times[9] - times[3] >= 0.5
+    assert times == sorted(set(times))
 
 
 @pytest.mark.usefixtures("quick")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -199,8 +200,10 @@ class VideoSource(Source):
         self.decoder = self._decoding.device
         if self._decoding is not ON_CPU:
             stream.codec_context.thread_count = 1
+        # Of JPEGs by HTTP, FFmpeg says 25 frames/s, however fast they come.
+        self._began = time.monotonic() if self.is_live and container.format.name == "mpjpeg" else None
         rate = stream.average_rate
-        self.fps = float(rate) if rate else None
+        self.fps = float(rate) if rate and self._began is None else None
         if self.is_live and self._selection.starts_late:
             raise InputError(f"start must be 0 for {self.name!r}, which is live, got {self._selection.shown_start}.")
         self.length = None if self.is_live else announced_length(container, stream)
@@ -334,9 +337,9 @@ class VideoSource(Source):
         self._lose_before(picture)
         if picture.is_corrupt:
             return
-        index = self.frames_seen
+        index, time_s = self.frames_seen, picture.time if self._began is None else time.monotonic() - self._began
         self.frames_seen += 1
-        if not self._is_wanted(index, picture.time):
+        if not self._is_wanted(index, time_s):
             return
         limits.check("image_pixels", picture.width * picture.height, f"a frame of {self.name!r} has", SourceError)
         if self.picture_format is None:
@@ -349,7 +352,7 @@ class VideoSource(Source):
             self.fallback = self.fallback or self._converter.fallback
             if self._converter.is_on_cpu:
                 self.decoder = "cpu"
-        yield Frame(index, picture.time, pixels, self.name, f"{self.name}#{index}")
+        yield Frame(index, time_s, pixels, self.name, f"{self.name}#{index}")
 
     def _is_wanted(self, index: int, time_s: float | None) -> bool:
         """Whether a frame is given; the first one that is ends the search for the start."""
