@@ -154,7 +154,7 @@ def test_a_model_of_a_module_says_how_to_send_it(again):
             {"engine": "grahp"},
             r"engine must be one of \('auto', 'graph', 'eager'\), got 'grahp'; did you mean 'graph'\?$",
         ),
-        ({"max_detections": 2.5}, r"max_detections must be a whole number, got 2\.5"),
+        ({"max_detections": 2.5}, r"max_detections must be a whole number of at least 1, got 2\.5"),
         ({"threshold": {"a": float("nan")}}, "threshold must be 0..1, got nan"),
     ],
 )

@@ -111,6 +111,8 @@ def test_without_a_crs_coordinates_are_pixels_and_the_files_say_so():
     assert parquet.read_table("a.parquet")["geometry"].to_pylist() == list(map(to_wkb, every))
     geo = json.loads(parquet.read_schema("a.parquet").metadata[b"geo"])["columns"]["geometry"]
     assert (geo["crs"], geo["bbox"]) == (None, [0, 0, 900, 600])
+    rings = [(np.float32(outer), holes) for polygons in every for outer, *holes in polygons]
+    assert all(cv2.contourArea(outer, True) > 0 for outer, _ in rings)  # counterclockwise, though rows go down
 
 
 @pytest.mark.parametrize(
@@ -125,6 +127,13 @@ def test_rasters_of_other_kinds_are_refused(monkeypatch, bands, options, message
     monkeypatch.setattr(limits, "image_pixels", 500_000)
     write_raster(np.zeros((*HW, bands), options.get("dtype", np.uint8)), **options)
     with pytest.raises(SourceError, match=message):
+        detect_raster(Finder(), "a.tif", MAPS)
+
+
+def test_a_raster_that_control_points_place_is_refused():
+    points = [rasterio.control.GroundControlPoint(row, column, column, row) for row, column in ((0, 0), (0, 9), (9, 0))]
+    write_raster(draw_shapes(), gcps=points, crs=UTM["crs"])
+    with pytest.raises(SourceError, match=r"source must be placed by a transform, .* has control points: use gdalwarp"):
         detect_raster(Finder(), "a.tif", MAPS)
 
 
@@ -148,12 +157,15 @@ def test_the_command_writes_maps_of_streets(capsys):
     write_raster(traffic.sample(seed=3, size_hw=(360, 640)).image, **UTM)
     words = "maskjet run a.tif -o a.geojson -o a.parquet --tile 320 --overlap 0.4 --json"
     code, out, _ = call(capsys, *words.split())
+    code, again, _ = call(capsys, *words.replace("-o a.", "-o {}.").split())
+    assert (code, sorted(json.loads(again)["replaced"])) == (0, MAPS)
     names = parquet.read_table("a.parquet")["class_name"].to_pylist()
     assert (code, len(names), set(names) >= {"car", "person"}) == (0, json.loads(out)["detections"], True)
     wrong = {
         "--every 2": "--every must not be given",
         "-o b.jsonl": "--out must be one .geojson or .parquet or several",
         "--tile auto": "--tile must be a side in pixels",
+        "-o a.geojson --no-overwrite": "--out must not exist, 'a.geojson' does",
     }
     for words, message in wrong.items():
         code, _, err = call(capsys, *f"maskjet run a.tif -o b.geojson {words}".split())

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from maskjet.errors import InputError, suggest
-from maskjet.spec import ModelSpec, TwoStageSpec
+from maskjet.spec import ModelSpec, TwoStageSpec, check_whole
 
 Threshold = float | Mapping[str, float]
 """One threshold for all classes, or one by class name; classes not named keep theirs."""
@@ -94,7 +94,7 @@ class Choices:
         names = None if classes is None else _names(classes)
         most = self.as_loaded.max_detections
         if max_detections is not None:
-            _check_most(max_detections, most)
+            check_whole("max_detections", max_detections, (1, most), "; load(max_detections=...) sets the most")
         if isinstance(threshold, Mapping):
             threshold = {name: _number(value) for name, value in threshold.items()}
         elif threshold is not None:
@@ -158,15 +158,6 @@ def _number(threshold: Any) -> float:
     if not 0 <= value <= 1:
         raise InputError(f"threshold must be 0..1, got {threshold}.")
     return value
-
-
-def _check_most(max_detections: Any, most: int) -> None:
-    if isinstance(max_detections, bool) or not isinstance(max_detections, int):
-        raise InputError(f"max_detections must be a whole number, got {max_detections!r}.")
-    if not 1 <= max_detections <= most:
-        raise InputError(
-            f"max_detections must be 1..{most}, got {max_detections}; load(max_detections=...) sets the most."
-        )
 
 
 def _names(classes: Sequence[str]) -> tuple[str, ...]:

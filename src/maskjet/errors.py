@@ -62,7 +62,18 @@ class SourceError(InputError):
     """
 
 
-class FrameError(InputError):
+class _IndexedError(Exception):
+    """An error of one frame or image."""
+
+    def __init__(self, message: str, *, index: int) -> None:
+        super().__init__(message)
+        self.index = index
+
+    def __reduce__(self) -> tuple[Any, ...]:  # pickle's own leaves out the index
+        return partial(type(self), index=self.index), self.args
+
+
+class FrameError(_IndexedError, InputError):
     """One frame of a source can't be decoded or processed; also an `InputError`.
 
     Attributes:
@@ -73,13 +84,6 @@ class FrameError(InputError):
         >>> maskjet.FrameError("Frame 7 is damaged.", index=7).index
         7
     """
-
-    def __init__(self, message: str, *, index: int) -> None:
-        super().__init__(message)
-        self.index = index
-
-    def __reduce__(self) -> tuple[Any, ...]:  # pickle's own leaves out the index
-        return partial(type(self), index=self.index), self.args
 
 
 class OutputError(MaskjetError, OSError):
@@ -116,7 +120,7 @@ class UnsupportedError(MaskjetError, RuntimeError):
     """
 
 
-class DeviceError(MaskjetError, RuntimeError):
+class DeviceError(_IndexedError, MaskjetError, RuntimeError):
     """The device failed on a frame, or did not answer; also a `RuntimeError`.
 
     Attributes:
@@ -127,13 +131,6 @@ class DeviceError(MaskjetError, RuntimeError):
         >>> maskjet.DeviceError("The device failed on frame 7 of 'a.mp4'.", index=7).index
         7
     """
-
-    def __init__(self, message: str, *, index: int) -> None:
-        super().__init__(message)
-        self.index = index
-
-    def __reduce__(self) -> tuple[Any, ...]:  # pickle's own leaves out the index
-        return partial(type(self), index=self.index), self.args
 
 
 def device_error(what: object, index: int, error: Exception) -> DeviceError:

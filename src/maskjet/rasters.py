@@ -113,6 +113,8 @@ def _open_raster(path: str | os.PathLike[str]) -> Iterator[Any]:
                 f"source must have 3 bands of uint8, or 4 with alpha, {path!r} has {raster.count} of "
                 f"{' and '.join(sorted(set(kinds)))}: write them with gdal_translate -b 1 -b 2 -b 3 -ot Byte -scale."
             )
+        if not raster.crs and raster.gcps[0]:
+            raise SourceError(f"source must be placed by a transform, {path!r} has control points: use gdalwarp.")
         limits.check("image_pixels", math.prod(raster.block_shapes[0]), f"a strip or tile of {path!r} has", SourceError)
         yield raster
 
@@ -144,7 +146,9 @@ def _outline(things: Things, raster: Any, seen: Detections) -> Iterator[dict[str
         mask = to_runs([strips - (left, top, top)], size_hw).unite()
         place = raster.window_transform(((top, bottom), (left, right)))
         traced = shapes(mask, mask=mask.view(bool), connectivity=4, transform=place)  # 8 makes invalid polygons
-        geometry = {"type": "MultiPolygon", "coordinates": [part["coordinates"] for part, _ in traced]}
+        turn = -1 if place.determinant > 0 else 1  # so that exteriors are counterclockwise where rows go north
+        polygons = [[ring[::turn] for ring in part["coordinates"]] for part, _ in traced]
+        geometry = {"type": "MultiPolygon", "coordinates": polygons}
         name = seen.class_names.get(int(class_id), str(class_id))
         about = {"class_id": int(class_id), "class_name": name, "confidence": float(confidence), "xyxy": xyxy.tolist()}
         yield {"type": "Feature", "properties": about, "geometry": geometry}

@@ -262,11 +262,11 @@ def parse_color(name: str, text: object) -> tuple[int, int, int]:
     return red, green, blue
 
 
-def check_whole(name: str, value: object, bounds: tuple[int, int]) -> None:
+def check_whole(name: str, value: object, bounds: tuple[int, int], advice: str = "") -> None:
     """Raise InputError, as of an argument `name`, unless a value is a whole number within (least, most)."""
     least, most = bounds
     if type(value) is not int or not least <= value <= most:
-        raise InputError(f"{name} must be a whole number from {least} to {most}, got {shown(value)}.")
+        raise InputError(f"{name} must be a whole number from {least} to {most}, got {shown(value)}{advice}.")
 
 
 def check_count(name: str, value: object, least: int = 1) -> None:

@@ -177,6 +177,8 @@ def test_an_image_that_is_too_large_is_left_out_of_a_list(tiny, tmp_path):
     ((index, reason),) = source.bad_frames
     assert index == 1
     assert "tile must be" in reason
+    with pytest.raises(InputError, match=r"^tile must be \d+ or larger"):  # as no other image may have another size
+        list(tiny.stream(tmp_path / "b.png", tile=32))
 
 
 @pytest.mark.gpu

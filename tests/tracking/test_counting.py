@@ -216,7 +216,7 @@ def test_counters_are_read_from_texts():
         ("zone:1,2,3,4,5,1e9", "points must be"),
         ("line:1,2,3,1e999", "points must be"),
         ("line:1,2,3,4:anchor=top", "anchor must be corners, center, bottom, got 'top'"),
-        ("line:1,2,3,4:frames=0", "frames must be at least 1, got 0"),
+        ("line:1,2,3,4:frames=0", "frames must be a whole number of at least 1, got 0"),
     ],
 )
 def test_what_is_wrong_in_a_text_is_named(text, message):

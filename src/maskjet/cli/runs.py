@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from maskjet.cli import signals
@@ -139,14 +140,17 @@ def run_raster(
     context: Any, load: Callable[[], Model], sources: Sequence[str], outs: Sequence[str], threshold: Any, tiling: Tiling
 ) -> Summary:
     """Run a model on a GeoTIFF and write maps; `context` has the command line, whose other options are refused."""
+    from maskjet.media.sinks.outputs import PLACEHOLDER, find_existing
     from maskjet.rasters import detect_raster
 
-    known = {"source", "out", "model", "weights", "class_names", "threshold", "classes", "as_json", "tile", "overlap"}
-    for name in sorted(context.params.keys() - known):
+    known = "source out no_overwrite model weights class_names threshold classes as_json tile overlap"
+    for name in sorted(context.params.keys() - known.split()):
         if not hasattr(EngineConfig, name) and context.get_parameter_source(name).name == "COMMANDLINE":
             raise InputError(f"{name} must not be given where outputs are .geojson or .parquet, for rasters.")
     if len(sources) > 1:
         raise InputError(f"source must be one GeoTIFF where outputs are .geojson or .parquet, got {len(sources)}.")
+    outs = [out.replace(PLACEHOLDER, Path(sources[0]).stem) for out in outs]
+    replaced = find_existing(outs, overwrite=not context.params["no_overwrite"])
     options: Any = {"tile": tiling.tile or 640, "overlap": tiling.overlap, "threshold": threshold}
     with load() as model, progress_bars() as bars:
         start, bar = time.perf_counter(), bars.add_task("detecting", total=None)
@@ -155,7 +159,7 @@ def run_raster(
         )
         seconds = time.perf_counter() - start
     own = SourceSummary(sources[0], "done", frames=1, detections=count)
-    return Summary(1, count, seconds=seconds, fps=1 / seconds, outputs=outs, sources=[own])
+    return Summary(1, count, seconds=seconds, fps=1 / seconds, outputs=outs, replaced=[*replaced], sources=[own])
 
 
 def _run_one(

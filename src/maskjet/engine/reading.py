@@ -180,7 +180,7 @@ class Readers:
         try:
             pieces = [frame] if self._cut is None else self._cut(frame)
         except InputError as error:
-            if source.kind == "video":  # whose frames are all alike
+            if source.kind != "list":  # else other frames may have other sizes
                 raise
             source.bad_frames.append((frame.index, str(error)))
             return True

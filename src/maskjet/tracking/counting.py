@@ -17,6 +17,7 @@ from maskjet.detections import Detections, are_finite
 from maskjet.errors import InputError
 from maskjet.media.counts import Count, Event, Points
 from maskjet.media.source import Frame
+from maskjet.spec import check_count
 
 Anchor = Literal["corners", "center", "bottom"]
 """Points of a box that tell where it is: all four corners, its centre, or the middle of its bottom edge."""
@@ -50,8 +51,7 @@ class _Counter:
             raise InputError(f"points must be (x, y) in pixels, up to {_FARTHEST:,.0f}, got {points!r}.")
         if anchor not in get_args(Anchor):
             raise InputError(f"anchor must be {', '.join(get_args(Anchor))}, got {anchor!r}.")
-        if isinstance(frames, bool) or not isinstance(frames, int) or frames < 1:
-            raise InputError(f"frames must be at least 1, got {frames!r}.")
+        check_count("frames", frames)
         self.name = name
         self.points: Points = tuple((x, y) for x, y in corners.tolist())
         self._anchor, self._frames, self._frame = anchor, frames, 0

@@ -176,6 +176,14 @@ class Outputs:
             yield from ((out, source) for out in own)
 
 
+def find_existing(paths: Iterable[str], *, overwrite: bool) -> set[str]:
+    """The outputs that exist already; raises InputError if there are any and they must not be replaced."""
+    existing = {out for out in paths if not _is_no_file(out) and _exists(Path(out))}
+    if existing and not overwrite:
+        raise InputError(f"out must not exist, {min(existing)!r} does: write to another path, or move it away.")
+    return existing
+
+
 def check_outputs(
     outs: Sequence[str],
     sources: Sequence[AnySource],
@@ -234,10 +242,7 @@ def check_outputs(
     content = Content(style or DrawStyle(), with_audio, label_options, mask_pixels, Encoding(encoder, quality))
     paths = [*shared, *chain.from_iterable(owned)]
     check_paths(paths, sources, style=content.style)
-    existing = {out for out in paths if not _is_no_file(out) and _exists(Path(out))}
-    if existing and not overwrite:
-        raise InputError(f"out must not exist, {min(existing)!r} does: write to another path, or move it away.")
-    outputs = Outputs(shared, owned, sources, content, existing)
+    outputs = Outputs(shared, owned, sources, content, find_existing(paths, overwrite=overwrite))
     _check_pictures(outputs, selection)
     if not isinstance(content.style, DrawStyle) and (shown := next(filter(outputs.shows_frames, paths), None)):
         raise InputError(f"out must not show frames that are redacted or cut out, {shown!r} has them as they are.")
