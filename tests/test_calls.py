@@ -116,7 +116,7 @@ class TestChoices:
             ({"classes": []}, r"classes must be a list of names, at least one, got \[\]"),
             (
                 {"max_detections": 101},
-                r"max_detections must be a whole number from 1 to 100, got 101; load\(max_",
+                r"max_detections must be a whole number from 1 to 100, got 101; load\(max_detections=\.\.\.\) sets",
             ),
             ({"max_detections": 1.0}, r"max_detections must be a whole number from 1 to 100, got 1\.0"),
         ],

@@ -359,7 +359,7 @@ class Detections:
             shapes = [{"segmentation": coco_rle.to_json(rle)} for rle in self._masks_or_raise("to_coco")]
         else:
             shapes = [{"bbox": [x1, y1, x2 - x1, y2 - y1]} for x1, y1, x2, y2 in self.xyxy.tolist()]
-        ids = found if category_ids is None else [int(category_ids[class_id]) for class_id in found]
+        ids = found if category_ids is None else [to_whole("category_ids", category_ids[each]) for each in found]
         results = [
             {"image_id": image_id, "category_id": category_id, **shape, "score": score}
             for category_id, shape, score in zip(ids, shapes, self.confidence.tolist(), strict=True)

@@ -24,3 +24,8 @@ def sanitise(text: str, most: int = 100) -> str:
     """
     replaced = _SEPARATORS_AND_OVERRIDES.sub(_REPLACEMENT, text[:most])
     return replaced if len(text) <= most else replaced[: most - 1] + "…"
+
+
+def as_utf8(text: str) -> str:
+    r"""Make text valid UTF-8: bytes of a path that are none, lone surrogates in Python, become escapes as `\\udce9`."""
+    return text.encode(errors="backslashreplace").decode()

@@ -431,6 +431,7 @@ def test_a_stream_equals_predict(model, batch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"depth": 0}, "depth must be a whole number from 1 to 8, got 0"),
         ({"depth": 9}, "depth must be a whole number from 1 to 8, got 9"),
         ({"depth": "2"}, "depth must be a whole number from 1 to 8, got '2'"),
         ({"batch": 0}, "batch must be a whole number of at least 1, got 0"),

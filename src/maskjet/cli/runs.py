@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from maskjet.cli import signals
@@ -140,6 +139,7 @@ def run_raster(
     context: Any, load: Callable[[], Model], sources: Sequence[str], outs: Sequence[str], threshold: Any, tiling: Tiling
 ) -> Summary:
     """Run a model on a GeoTIFF and write maps; `context` has the command line, whose other options are refused."""
+    from maskjet.media.sinks.folder import unique_stems
     from maskjet.media.sinks.outputs import PLACEHOLDER, find_existing
     from maskjet.rasters import detect_raster
 
@@ -149,7 +149,7 @@ def run_raster(
             raise InputError(f"{name} must not be given where outputs are .geojson or .parquet, for rasters.")
     if len(sources) > 1:
         raise InputError(f"source must be one GeoTIFF where outputs are .geojson or .parquet, got {len(sources)}.")
-    outs = [out.replace(PLACEHOLDER, Path(sources[0]).stem) for out in outs]
+    outs = [out.replace(PLACEHOLDER, unique_stems(sources)[0]) for out in outs]
     replaced = find_existing(outs, overwrite=not context.params["no_overwrite"])
     options: Any = {"tile": tiling.tile or 640, "overlap": tiling.overlap, "threshold": threshold}
     with load() as model, progress_bars() as bars:

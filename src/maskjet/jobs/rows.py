@@ -13,6 +13,7 @@ import numpy as np
 from maskjet.detections import Detections
 from maskjet.errors import InputError
 from maskjet.extras import require
+from maskjet.printing import as_utf8
 from maskjet.version import __version__
 
 if TYPE_CHECKING:
@@ -64,11 +65,6 @@ def schema(*, with_weak: bool = False, with_tracks: bool = False) -> pyarrow.Sch
     if with_weak:
         found += [each.with_name(_WEAK + each.name) for each in found if each.name not in ("n", "class_name")]
     return pa.schema([*about, *found])
-
-
-def as_utf8(text: str) -> str:
-    r"""Make text valid UTF-8: bytes of a path that are none, lone surrogates in Python, become escapes as `\\udce9`."""
-    return text.encode(errors="backslashreplace").decode()
 
 
 def with_metadata(table: pyarrow.Table, **more: Any) -> pyarrow.Table:

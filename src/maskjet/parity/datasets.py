@@ -26,7 +26,7 @@ from maskjet.media.images import read_file, to_image
 from maskjet.media.pillow_images import stated_orientation
 from maskjet.parity.coco_files import check_truth, read_json
 from maskjet.parity.images import Images, open_from
-from maskjet.printing import sanitise
+from maskjet.printing import as_utf8, sanitise
 
 _ROBOFLOW = "_annotations.coco.json"
 _PREFIX = "instances_"  # of COCO's and CVAT's files in annotations/
@@ -130,7 +130,7 @@ class DataSet(Images):
         for name in names:
             if PurePath(name).is_absolute() or ".." in PurePath(name).parts or "\0" in name:
                 raise SourceError(f"{path!r} must have images within its folder, got {name!r}.")
-            if name.encode(errors="ignore").decode() != name:
+            if as_utf8(name) != name:
                 raise SourceError(f"{path!r} must have images with names in UTF-8, rename {name!r}.")
         if more := len(names) - len(set(map(PurePath, names))):
             raise SourceError(f"{path!r} must have each image once, got {more} more.")

@@ -27,6 +27,7 @@ from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity import dump_file
 from maskjet.parity.images import Images, digest
 from maskjet.parity.variants import DetectorVariant
+from maskjet.printing import as_utf8
 
 _FORMAT, _VERSION = "maskjet dump", 1
 
@@ -251,16 +252,11 @@ def _fill(
     """The dump with each image's name, the digest of its pixels and the detections; InputError if there is no image."""
     names, digests, found = [], [], []
     for frame, detections in results:
-        names.append(_as_text(frame.name))
+        names.append(as_utf8(frame.name))
         digests.append(digest(frame.image))
         found.append(detections)
         on_progress()
-    skipped = [_as_text(reason) for _, reason in source.bad_frames]
+    skipped = [as_utf8(reason) for _, reason in source.bad_frames]
     if not names:
         raise InputError(f"images must have one that can be read, got {skipped or 'none'}.")
     return replace(empty, names=names, digests=digests, found=found, skipped=skipped)
-
-
-def _as_text(name: str) -> str:
-    """A name that can be printed and written; bytes of a file name that are not UTF-8 become escapes."""
-    return name.encode("utf-8", "backslashreplace").decode()

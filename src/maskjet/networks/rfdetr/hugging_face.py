@@ -46,6 +46,7 @@ _IMPLEMENTED: Mapping[str, Any] = {
     "backbone_config.layer_norm_eps": 1e-6,
     "backbone_config.apply_layernorm": True,
 }
+_PROCESSING: Mapping[str, Any] = {"do_normalize": True, "do_rescale": True, "rescale_factor": 1 / 255}
 
 
 def find_weights(folder: Path) -> Path:
@@ -79,17 +80,15 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[int, str]]:
     for name, (ours, default) in _WHOLE_NUMBERS.items():
         changes[ours] = stated.get(name, default)
         check_whole(name, changes[ours], BOUNDS[ours])
-    for name, expected in _IMPLEMENTED.items():
-        if (value := stated.get(name, expected)) != expected:
-            raise InputError(f"{name} must be {expected}, which alone is implemented, got {shown(value)}.")
+    for given, implemented in ((stated, _IMPLEMENTED), (processor, _PROCESSING)):
+        for name, expected in implemented.items():
+            if (value := given.get(name, expected)) != expected:
+                raise InputError(f"{name} must be {expected}, which alone is implemented, got {shown(value)}.")
     changes |= read_config({"out_feature_indexes": backbone.get("out_indices")})
     if size is not None:
         if not isinstance(size, dict) or not {"height", "width"} <= size.keys():
             raise InputError(f"size must be a height and a width, got {shown(size)}.")
         changes["input_size"] = (size["height"], size["width"])
-    for name, expected in (("do_normalize", True), ("do_rescale", True), ("rescale_factor", 1 / 255)):
-        if (value := processor.get(name, expected)) != expected:
-            raise InputError(f"{name} must be {expected}, which alone is implemented, got {shown(value)}.")
     for name, ours in (("image_mean", "mean"), ("image_std", "std")):
         if (values := processor.get(name)) is not None:
             changes[ours] = tuple(values) if isinstance(values, list) else values
