@@ -1,5 +1,5 @@
 # Every target makes its own environment from the pinned lock; nothing is installed by hand.
-PYTHON ?= python3
+PYTHON ?=
 VENV := .venv
 WHEEL := .venv-wheel
 PIP := bin/python -m pip --disable-pip-version-check
@@ -7,7 +7,7 @@ LOCKED := install --quiet --require-hashes --requirement
 OURS := --quiet --no-deps --no-build-isolation
 WORKERS ?= 2
 
-.PHONY: demo test test-all test-matrix check-install lint docs lock clean
+.PHONY: demo test test-all test-matrix check-install lint types docs lock clean
 .DELETE_ON_ERROR:
 
 define run_demo
@@ -42,11 +42,15 @@ lint: $(VENV)/test.done
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+# As each Python from 3.11 on reads it; `lint` checks with the oldest alone.
+types: $(VENV)/test.done
+	for version in 3.12 3.13 3.14; do $(VENV)/bin/mypy --python-version $$version || exit; done
+
 # The site, in out/site; a warning, as of a broken link, is an error.
 docs: $(VENV)/test.done
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict
 
-# The locks hold for Python 3.11 to 3.13 on Linux; needs uv.
+# The locks hold for Python 3.11 to 3.14 on Linux; needs uv.
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade \
 		pyproject.toml --group build --output-file requirements/run.txt
@@ -61,8 +65,15 @@ lock:
 clean:
 	rm -rf $(VENV) $(WHEEL) out
 
+# Without PYTHON=…, the first of these that is promised, or else 3.14, which nobody has tried.
 $(VENV)/bin/python $(WHEEL)/bin/python:
-	$(PYTHON) -m venv $(@:/bin/python=)
+	@set -- $(or $(if $(PYTHON),"$(PYTHON)"),python3 python3.13 python3.12 python3.11 python3.14); \
+	for newest in 13 14; do for python; do \
+		"$$python" -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, $$newest))" 2>/dev/null \
+			&& { echo "$$python -m venv $(@:/bin/python=)"; exec "$$python" -m venv $(@:/bin/python=); }; \
+	done; done; \
+	echo "PYTHON must be Python 3.11 to 3.14, got '$$1' ($$("$$1" --version 2>&1 | head -1)); write: make $(MAKECMDGOALS) PYTHON=/path/to/python3.13" >&2; \
+	exit 1
 
 $(VENV)/run.done $(WHEEL)/run.done: %/run.done: requirements/run.txt | %/bin/python
 	@echo "Installing the pinned packages (PyTorch with CUDA: 6 GB on disk, a minute or two) ..."

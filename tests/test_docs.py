@@ -13,6 +13,7 @@ from contextlib import closing
 import pytest
 import torch
 import typer
+import typer.exceptions
 
 import maskjet
 from benchmarks.planted import plant_network, randomise
@@ -174,7 +175,7 @@ def test_what_may_not_differ_fails(shown, printed):
 
 @pytest.mark.parametrize("line", ["ran video.mp4", "run video.mp4 --out a.mp4 --brightness 3", "run --out a.mp4"])
 def test_commands_that_are_not_there_fail(line):
-    with pytest.raises(Exception, match=r"no command|No such option|Missing parameter"):
+    with pytest.raises((AssertionError, typer.exceptions.TyperException)):
         check_command(line.split())
 
 

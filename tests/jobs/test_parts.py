@@ -63,7 +63,7 @@ def test_a_part_is_written_and_read(out, tmp_path):
 
 def test_parts_are_found(out):
     parts, table = Parts(out), table_of(*made_up(count=1))
-    with pytest.raises(SourceError, match=f"must be a whole Parquet file, '.*{A}.parquet' is not: .*No such file"):
+    with pytest.raises(SourceError, match=f"must be a whole Parquet file, '.*{A}.parquet' is not: "):
         read_part(out, A)
     names = [f"{number:032x}" for number in (1, 2, 2**120, 2**127)]
     for name in names:
@@ -267,7 +267,7 @@ def test_the_manifest(out, tmp_path):
         with pytest.raises((SourceError, InputError)):
             list(Parts(out).manifest())
     (tmp_path / "segments.jsonl").unlink()
-    message = r"out must be a job's output, '.*segments.jsonl' can't be read: .*No such file"
+    message = r"out must be a job's output, '.*segments.jsonl' can't be read: "
     with pytest.raises(SourceError, match=message):
         list(Parts(out).manifest())
 

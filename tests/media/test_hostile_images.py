@@ -114,7 +114,7 @@ class TestJpeg:
         for share in (0, 0.1, 0.5, 0.8):
             cut = data[: start + int(share * (len(data) - start))]
             for end in (b"\xff\xd9", b"\xff\xff\xd9", b"", bytes(9_000)):
-                with pytest.raises(SourceError, match=r"image must be whole, part 1 is|image file is truncated"):
+                with pytest.raises(SourceError, match=r"(image|part 1) must be whole"):
                     decode_image(cut + end, "part 1")
 
     def test_a_header_without_pixels(self):

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from maskjet import children, limits, process
 from maskjet.detections import Detections
 from maskjet.drawing import Redaction, Style
-from maskjet.errors import OutputError
+from maskjet.errors import InputError, OutputError, translate_errors
 from maskjet.files import naming
 from maskjet.media.frames import Frame, Source
 from maskjet.media.sinks.drawing_threads import DrawingThreads
@@ -150,7 +150,8 @@ class VideoProcess(Sink):
             _idle.append(self._drawer)
 
     def _send(self, *request: Any) -> None:
-        data = pickle.dumps(request)  # `send` has a pickler in Python
+        with translate_errors(InputError, f"out must be given what pickle takes, {self._path!r} is not"):
+            data = pickle.dumps(request)  # `send` has a pickler in Python
         self._sent += 1
         with suppress(OSError):  # that it has ended is noticed where an answer is awaited
             self._drawer.connection.send_bytes(data)
