@@ -1,27 +1,40 @@
-"""Functions compiled to machine code by numba."""
+"""Functions compiled to machine code by numba, when they are first called."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import os
+import pickle
+import sys
+import threading
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, TypeVar
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-types: Any = numba.types
-"""Types of arguments, which themselves have none."""
+from maskjet import cache
+
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+
+# One function is compiled at a time, as numba does anyway. A fork waits, so that no child inherits a lock that a thread
+# of its parent held.
+_compiling = threading.RLock()
+os.register_at_fork(before=_compiling.acquire, after_in_parent=_compiling.release, after_in_child=_compiling.release)
 
 
-def compiled(signature: Any) -> Callable[[_Function], _Function]:
-    """Compile a function when its module is imported, so that no frame waits for it.
+def compiled(signature: Any) -> Callable[[Callable[_Given, _Result]], Compiled[_Given, _Result]]:
+    """Compile a function for one signature at its first call; later processes read the machine code from the cache.
 
-    It runs without the GIL. The machine code is cached next to the module or, where that can't be written, in the
-    user's cache directory; where neither can be, as in a read-only container, every process compiles anew. numba does
-    not notice changes to functions in other files that a cached function calls: after one, delete `__pycache__`.
+    It runs without the GIL, and may call other such functions, which are compiled with it. The code is kept in
+    `cache.folder()`; where that can't be written, every process compiles anew. It is read again while numba's version,
+    the processor and the sources of the function and of all compiled functions that it calls are the same.
 
     Args:
         signature: Types of result and arguments, numba's or in its notation. `Array(uint8, 2, 'A', True)` is a
@@ -30,13 +43,119 @@ def compiled(signature: Any) -> Callable[[_Function], _Function]:
     Returns:
         A decorator.
     """
+    return lambda function: Compiled(function, signature)
 
-    def decorate(function: _Function) -> _Function:
+
+class Compiled(Generic[_Given, _Result]):
+    """A function that is compiled, or read from the cache, by the first thread that calls it."""
+
+    def __init__(self, function: Callable[_Given, _Result], signature: Any) -> None:
+        functools.update_wrapper(self, function)
+        self.py_func, self._signature, self._is_compiled = function, signature, False
+        self._call: Callable[_Given, _Result] = self._call_first
+
+    def __call__(self, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
+        """Call the compiled function."""
+        return self._call(*args, **kwargs)
+
+    def _call_first(self, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
+        self.compile()
+        return self._call(*args, **kwargs)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """The type by which numba knows this function where another compiled one calls it; compiles it."""
+        self.compile()
+        return self._call._numba_type_  # type: ignore[attr-defined]
+
+    def compile(self) -> None:
+        """Compile the function for its signature, or read it from the cache, if that was not done before."""
+        with _compiling:
+            if self._is_compiled:
+                return
+            import numba  # takes half a second
+
+            dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(self.py_func)
+            dispatcher._cache = _Cache(self)
+            with cache.telling():
+                dispatcher.compile(self._signature)
+            dispatcher.disable_compile()  # other arguments are an error, not another compilation
+            self._call, self._is_compiled = dispatcher, True
+
+    def sources(self) -> bytes:
+        """The sources of this function and of the compiled ones that it may call."""
+        files: set[str] = set()
+        left: list[Callable[..., Any]] = [self.py_func]
+        while left:
+            function = left.pop()
+            if (file := function.__code__.co_filename) not in files:
+                files.add(file)
+                given = function.__globals__.values()
+                left += [each.py_func for each in given if isinstance(each, Compiled | Inlined)]
+        return b"".join(sorted(Path(file).read_bytes() for file in files))
+
+
+class _Cache:
+    """A compiled function's file in the cache folder; does what numba's own cache does for a dispatcher.
+
+    numba's own stops with an error where a file is damaged or can't be written, and looks at no other source.
+    """
+
+    def __init__(self, function: Compiled[Any, Any]) -> None:
+        self._function = function
+
+    def load_overload(self, _signature: Any, target: Any) -> Any:
+        """The function's code; None if there is none for these sources, versions and processor."""
+        from numba.core.compiler import CompileResult
+
+        target.refresh()
         try:
-            return cast(_Function, numba.njit(signature, cache=True, nogil=True, error_model="numpy")(function))
-        except RuntimeError as error:
-            if "no locator available" not in str(error):  # numba has no exception class for it
-                raise
-        return cast(_Function, numba.njit(signature, nogil=True, error_model="numpy")(function))
+            content = self._path(target.codegen()).read_bytes()
+            return CompileResult._rebuild(target, *pickle.loads(content))  # type: ignore[no-untyped-call]
+        except Exception:  # not there, not readable, or damaged: it is compiled anew
+            return None
 
-    return decorate
+    def save_overload(self, _signature: Any, result: Any) -> None:
+        """Keep the function's code, if that is possible."""
+        from numba.core.serialize import dumps
+
+        with suppress(OSError, TypeError):
+            path = self._path(result.codegen)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_name(f"{path.name}.{os.getpid()}")
+            partial.write_bytes(dumps(result._reduce()))  # type: ignore[no-untyped-call]
+            partial.replace(path)
+
+    def _path(self, codegen: Any) -> Path:
+        import numba
+
+        folder = cache.folder()
+        if folder is None:
+            raise FileNotFoundError
+        processor = codegen.magic_tuple()
+        key = (
+            f"{sys.version_info[:2]} {numba.__version__} {np.__version__} {processor}".encode()
+            + self._function.sources()
+        )
+        name = f"{self._function.__module__}.{self._function.py_func.__name__}"
+        return folder / "numba" / f"{name}-{hashlib.sha256(key).hexdigest()[:16]}"
+
+
+class Inlined(Generic[_Given, _Result]):
+    """A function that numba inlines into the compiled ones that call it; numba knows it by its attributes."""
+
+    targetoptions = {"inline": "always"}  # noqa: RUF012 (numba's name)
+
+    def __init__(self, function: Callable[_Given, _Result]) -> None:
+        functools.update_wrapper(self, function)
+        self.py_func = function
+
+    @property
+    def _numba_type_(self) -> Any:
+        import numba
+
+        return numba.types.none  # of the name, which nothing uses once the function is inlined
+
+    def __call__(self, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
+        """Call the function, which nobody compiled."""
+        return self.py_func(*args, **kwargs)

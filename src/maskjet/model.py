@@ -42,12 +42,11 @@ from maskjet.networks import Network, find_family, read_network
 from maskjet.ops.gpu import on_device
 from maskjet.report import Report, make_report
 from maskjet.spec import ClassNames, ModelSpec, check_count, check_whole, name_classes
-from maskjet.tiling.frames import Tiles
 from maskjet.tiling.layout import TileSize, Tiling
-from maskjet.tracking import StreamTracking, Tracker, TrackerLike
 
 if TYPE_CHECKING:
     from maskjet.media.decoding import Decoding
+    from maskjet.tracking import Tracker, TrackerLike
 
 __all__ = ["ImageLike", "Model", "Report", "Threshold", "load", "read_network"]
 
@@ -166,6 +165,8 @@ class Model:
         postprocessing = self._choices.choose(threshold, classes, max_detections)
         cutting: dict[str, Any] = {}
         if tile is not None:
+            from maskjet.tiling.frames import Tiles
+
             tiles = Tiles(self._engine, Tiling(tile, overlap, full), postprocessing.max_detections)
             cutting = {"cut": tiles.cut, "finish": tiles.finish}
             postprocessing = self._choices.choose(threshold, classes, None)
@@ -276,10 +277,14 @@ class Model:
         finish: pipeline.Finish | None = None
         cut, reported = None, postprocessing
         if track is not False:
+            from maskjet.tracking import StreamTracking
+
             finish = StreamTracking(track, len(sources), reported, self._engine.note).finish
             postprocessing = self._choices.with_weak(reported)
         if tile is not None:
             lowest = None if finish is None else reported.lowest
+            from maskjet.tiling.frames import Tiles
+
             tiles = Tiles(self._engine, Tiling(tile, overlap, full), postprocessing.max_detections, lowest, finish)
             cut, finish = tiles.cut, tiles.finish
             postprocessing = self._choices.choose(threshold, classes, None) if lowest is None else postprocessing
@@ -314,6 +319,8 @@ class Model:
             >>> len(set(found[0].track_id) & set(found[1].track_id)) > 2
             True
         """
+        from maskjet.tracking import Tracker
+
         return Tracker(threshold=self._choices.choose(threshold, classes, None).lowest)
 
     def decoding(self, streams: int = 1) -> Decoding:

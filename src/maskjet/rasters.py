@@ -22,10 +22,10 @@ from maskjet.errors import InputError, SourceError, translate_errors
 from maskjet.extras import require
 from maskjet.files import is_same_file, replacing
 from maskjet.tiling.layout import Tile, TileSize, cut_tiles
-from maskjet.tiling.merging import Things, merge_tiles, to_runs
 
 if TYPE_CHECKING:
     from maskjet.model import Model
+    from maskjet.tiling.merging import Things
 
 SUFFIXES = (".geojson", ".parquet")
 """Ends of the names of maps."""
@@ -73,6 +73,8 @@ def detect_raster(
         raise InputError(f"out must be one {' or '.join(SUFFIXES)} or several, none the source, got {', '.join(outs)}.")
     if tile == "auto":
         raise InputError("tile must be a side in pixels or (height, width) for a raster, got 'auto'.")
+    from maskjet.tiling.merging import merge_tiles
+
     count, waiting = 0, list[tuple[Tile, Detections]]()
     with _open_raster(path) as raster, ExitStack() as stack:
         size_hw = raster.height, raster.width
@@ -136,6 +138,8 @@ def _detect(model: Model, raster: Any, row: Sequence[Tile], options: Any) -> Ite
 def _outline(things: Things, raster: Any, seen: Detections) -> Iterator[dict[str, Any]]:
     """Make features of things; masks are dense only in their boxes. `seen` are any detections of the model."""
     from rasterio.features import shapes
+
+    from maskjet.tiling.merging import to_runs
 
     for strips, xyxy, confidence, class_id in zip(*things[:4], strict=True):
         if not len(strips):

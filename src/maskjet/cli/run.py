@@ -223,7 +223,6 @@ def run(
     from maskjet.media.sinks.outputs import kind_of
     from maskjet.media.source import check_opening
     from maskjet.rasters import SUFFIXES
-    from maskjet.tracking import parse_counters
 
     outs = out or []
     if not outs and not show:
@@ -236,7 +235,11 @@ def run(
         summary = run_raster(context, load, source, outs, by_class or None, tiling)
         summary.show(as_json=as_json, stdout_is_taken=False)
         return
-    counters = parse_counters(count or [])
+    counters: Any = ()
+    if count:
+        from maskjet.tracking import parse_counters
+
+        counters = parse_counters(count)
     kinds = {kind_of(out): shown_name(out) for out in outs}
     if track not in (None, *_TRACKING):
         raise InputError(f"track must be two-pass, or have no value, got {track!r}.")

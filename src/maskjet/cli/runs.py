@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from maskjet.media.source import Opening
     from maskjet.model import Model
     from maskjet.tiling.layout import Tiling
-    from maskjet.tracking import Line, Zone
+    from maskjet.tracking import Counting, Line, Zone
 
     Results = Generator[tuple[Frame, Detections]]
 
@@ -205,11 +205,13 @@ def _write(
     summaries: Sequence[SourceSummary],
 ) -> None:
     """Write results to the outputs and count them, until the end, a signal, or the window is closed."""
-    from maskjet.tracking import Counting
+    counting: Counting | None = None
+    if run.counters:
+        from maskjet.tracking import Counting
 
-    counting = Counting(run.counters)
+        counting = Counting(run.counters)
     for frame, detections in results:
-        if run.counters:
+        if counting is not None:
             frame = counting.update(frame, detections)
             summaries[frame.stream].counts = {each.name: each.as_dict() for each in frame.counts}
         try:

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba.core import cgutils, types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from maskjet.jit import compiled
@@ -117,21 +115,21 @@ def _help(halves: SimpleQueue[_SecondHalf | None]) -> None:
         half.copy()
 
 
-@intrinsic
-def _memcpy(_typing: Any, _into: Any, _origin: Any, _size: Any) -> Any:
-    """C's memcpy between two addresses, callable from numba-compiled functions."""
+class _Memcpy:
+    """C's memcpy between two addresses, for compiled functions."""
 
-    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        into, origin, size = arguments
-        to, start = (builder.inttoptr(address, cgutils.voidptr_t) for address in (into, origin))
-        cgutils.raw_memcpy(builder, to, start, size, 1)  # type: ignore[no-untyped-call]
-        return context.get_dummy_value()
+    @property
+    def _numba_type_(self) -> Any:
+        import numba
 
-    return types.void(types.uint64, types.uint64, types.int64), generate
+        return numba.types.ExternalFunction("memcpy", numba.uint64(numba.uint64, numba.uint64, numba.int64))
+
+
+_memcpy: Any = _Memcpy()
 
 
 @compiled("void(uint64[::1], uint64[::1], int64[::1])")
 def _copy_memory(into: Addresses, origins: Addresses, lengths: NDArray[np.int64]) -> None:
     """Copy so many bytes from each origin; the memory must not be freed meanwhile."""
     for i in range(len(into)):
-        _memcpy(into[i], origins[i], lengths[i])  # type: ignore[call-arg] # the first parameter is numba's own
+        _memcpy(into[i], origins[i], lengths[i])

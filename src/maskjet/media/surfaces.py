@@ -15,7 +15,6 @@ from functools import cache
 from typing import Any
 
 import av
-import numba
 import torch
 
 _DEVICE = 2  # CU_MEMORYTYPE_DEVICE
@@ -101,6 +100,8 @@ def _driver() -> Any:
 @cache
 def _compiled_copies() -> Callable[..., int]:
     """The calls for both planes of a picture, as one; compiled in 0.5 s, which numba can't keep for another process."""
+    import numba
+
     driver = _driver()
     push, pop, copy_rows = driver.cuCtxPushCurrent_v2, driver.cuCtxPopCurrent_v2, driver.cuMemcpy2DAsync_v2
     record, let_wait, synchronize = driver.cuEventRecord, driver.cuStreamWaitEvent, driver.cuEventSynchronize

@@ -11,11 +11,12 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+
+from maskjet.jit import Inlined
 
 SMALL = 128
 """Largest output height + width, in pixels, at which ATen uses other kernels; the references are fast there."""
@@ -91,7 +92,7 @@ def _taps_at(index: NDArray[np.int64], source: int, target: int, is_rounded_once
     return Taps(first, np.minimum(first + 1, source - 1), (position - first).astype(np.float32))
 
 
-@numba.njit(inline="always")
+@Inlined
 def blend(first: np.float32, second: np.float32, weight: np.float32) -> np.float32:
     """First × (1 - weight) + second × weight, the first product exact, the second rounded."""
     rounded = np.float64(second * weight)

@@ -8,8 +8,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.jit import Ints, compiled, types
-from maskjet.tracking.strips import count_inside, count_shared
+from maskjet.jit import Ints, compiled
+from maskjet.tracking.strips import count_inside, count_shared, types
 from maskjet.tracking.tracks import BOX, CONSTANTS, GIVEN, TRACKS, Floats, Given, Tracks, place_masks, size_of
 from maskjet.tracking.tuning import Tuning
 

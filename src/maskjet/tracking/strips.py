@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from maskjet import coco_rle, limits
 from maskjet.detections import Detections
-from maskjet.jit import Ints, compiled, types
+from maskjet.jit import Ints, compiled
 from maskjet.mask_pixels import count_pieces, cut, write_masks
 
 _BYTES = 56  # most memory that is taken per strip, also where masks are merged
@@ -30,6 +30,7 @@ class Strips(NamedTuple):
     """int64 [n]: pixels of each mask."""
 
 
+types: Any = numba.types  # which have no annotations
 STRIPS = types.NamedTuple((numba.int32[:, ::1], numba.int64[::1], numba.int64[:, ::1], numba.int64[::1]), Strips)
 """Type of `Strips` in compiled functions."""
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from maskjet.detections import Detections
 from maskjet.errors import InputError
-from maskjet.jit import Ints, compiled, types
+from maskjet.jit import Ints, compiled
 from maskjet.tracking.matching import adopt, compare, match
-from maskjet.tracking.strips import cut_strips
+from maskjet.tracking.strips import cut_strips, types
 from maskjet.tracking.tracks import (
     CONSTANTS,
     GIVEN,

@@ -1,0 +1,49 @@
+"""Where code compiled for this machine is kept for later processes, and a line for whoever waits while it is made."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_PATIENCE_S = 2.0  # of compiling, all in all, before a line says so
+_spent_s = 0.0
+
+
+def folder() -> Path | None:
+    """The folder of the cache: `MASKJET_CACHE_DIR`, or maskjet's in the user's cache folder; None without a home.
+
+    It need not exist, nor be writable. Its files serve any machine with the same versions of Python and packages and
+    the same kind of processor or GPU, whoever's they are; code from it is run, so let nobody else write it.
+    """
+    named = os.environ.get("MASKJET_CACHE_DIR")
+    try:
+        return (
+            Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "maskjet")
+        )
+    except RuntimeError:  # there is no home
+        return None
+
+
+@contextmanager
+def telling() -> Iterator[None]:
+    """Say once on a terminal, while something is compiled, that more than two seconds went into compiling."""
+    global _spent_s
+    timer = threading.Timer(max(_PATIENCE_S - _spent_s, 0), _tell)
+    timer.daemon = True
+    begin = time.monotonic()
+    if _spent_s < _PATIENCE_S and sys.stderr is not None and sys.stderr.isatty():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        _spent_s += time.monotonic() - begin
+
+
+def _tell() -> None:
+    sys.stderr.write("maskjet: compiling for this machine, which later runs need not ...\n")
