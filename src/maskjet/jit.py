@@ -29,6 +29,9 @@ _compiling = threading.RLock()
 os.register_at_fork(before=_compiling.acquire, after_in_parent=_compiling.release, after_in_child=_compiling.release)
 
 
+_made: list[Compiled[Any, Any]] = []
+
+
 def compiled(signature: Any) -> Callable[[Callable[_Given, _Result]], Compiled[_Given, _Result]]:
     """Compile a function for one signature at its first call; later processes read the machine code from the cache.
 
@@ -46,6 +49,12 @@ def compiled(signature: Any) -> Callable[[Callable[_Given, _Result]], Compiled[_
     return lambda function: Compiled(function, signature)
 
 
+def compile_all() -> None:
+    """Compile all functions of the modules that are imported, or read them from the cache."""
+    for function in _made:
+        function.compile()
+
+
 class Compiled(Generic[_Given, _Result]):
     """A function that is compiled, or read from the cache, by the first thread that calls it."""
 
@@ -53,6 +62,7 @@ class Compiled(Generic[_Given, _Result]):
         functools.update_wrapper(self, function)
         self.py_func, self._signature, self._is_compiled = function, signature, False
         self._call: Callable[_Given, _Result] = self._call_first
+        _made.append(self)
 
     def __call__(self, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
         """Call the compiled function."""

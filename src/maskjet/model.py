@@ -39,6 +39,7 @@ from maskjet.media.decoding import choose_decoding, choose_for_call
 from maskjet.media.frames import Frame, kind_of_source, open_images, split_sources
 from maskjet.media.images import ImageLike, ImageReference, split_images, to_pixels
 from maskjet.networks import Network, find_family, read_network
+from maskjet.ops.compilers import compilers
 from maskjet.ops.gpu import on_device
 from maskjet.report import Report, make_report
 from maskjet.spec import ClassNames, ModelSpec, check_count, check_whole, name_classes
@@ -304,6 +305,19 @@ class Model:
             finish=finish,
         )
 
+    def prepare(self, batch: int = 1) -> None:
+        """Compile what batches of so many images need, before the first one comes; `maskjet warm` does so for all.
+
+        On a GPU kernels are compiled for RGB and NV12 in processes of their own, into the cache. On a CPU, and where
+        PyTorch runs the network uncompiled, there is nothing to do.
+
+        Raises:
+            InputError: batch is not a whole number from 1 to the model's own `batch`.
+        """
+        check_whole("batch", batch, (1, self.config.batch))
+        self._engine.check()
+        self._engine.prepare(batch)
+
     def tracker(self, threshold: Threshold | None = None, classes: Sequence[str] | None = None) -> Tracker:
         """A new tracker for detections of `predict`, frame by frame; of a lower threshold, it loses fewer things.
 
@@ -392,6 +406,12 @@ def _with_known_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 @_with_known_options
+def start_compilers(config: EngineConfig) -> None:
+    """Start the processes that compile kernels where the device is a GPU that nothing was compiled for yet."""
+    if config.resolve_device().type == "cuda":
+        compilers.start_early()
+
+
 @isolated(inference=False)
 def load(
     model: str | os.PathLike[str] | torch.nn.Module,
@@ -471,6 +491,7 @@ def load(
     if max_detections is not None:
         chosen["max_detections"] = max_detections
     config = EngineConfig(**chosen)
+    start_compilers(config)
     network: Any = find_family(model).load(model, weights, config.input_size)
     network.spec = name_classes(network.spec, class_names)
     if max_detections is None:

@@ -45,7 +45,7 @@ class Fake:
     config = SimpleNamespace(batch=2, max_detections=5)
 
     def __init__(self):
-        self.go, self.calls, self.before = threading.Event(), [], lambda _: None
+        self.go, self.calls, self.before, self.prepare = threading.Event(), [], lambda _: None, lambda _: None
         self.go.set()
 
     def report(self):
@@ -86,7 +86,7 @@ async def started(*, pool=None, threads=2, is_held=False, **options):
     dispatcher.start()
     try:
         assert await asyncio.to_thread(observer.is_warm.wait, 30)
-        await until(lambda: not dispatcher._warming)
+        await until(lambda: dispatcher.largest == dispatcher.batch)
         model.calls.clear()
         if is_held:
             model.go.clear()
@@ -599,19 +599,62 @@ async def test_over_http_the_queue_and_the_deadline_are_statuses(model, street):
 
 
 def test_the_first_batches_wait_for_their_observer_and_end_with_the_dispatcher():
-    model, observer, allowed = Fake(), Observer(), {0, 1}
+    model, observer, allowed = Fake(), Observer(), set()
     observer.may_warm = allowed.__contains__
     pool = ThreadPoolExecutor(1)
     dispatcher = Dispatcher("fake", model, pool, observer=observer, batch=4, permits=1)
     dispatcher.start()
-    for more in (set(), {2}):
-        allowed |= more
-        while len(model.calls) < len(allowed):
+    for step, sizes in enumerate(([], [1, 1], [1, 1, 2, 2])):
+        while len(model.calls) < len(sizes) or dispatcher.largest != max(sizes, default=1):
             time.sleep(0.005)
         time.sleep(0.05)
-        assert [size for size, _, _ in model.calls] == [1, 1, 2][: len(allowed)]
-    assert not observer.is_warm.is_set()
+        assert [size for size, _, _ in model.calls] == sizes
+        assert observer.is_warm.is_set() is bool(sizes)
+        allowed.add(step)
+    while len(model.calls) < 6:
+        time.sleep(0.005)
     dispatcher.close(10)
     assert not any(thread.is_alive() for thread in dispatcher._threads)
-    assert len(model.calls) == 3
+    assert len(model.calls) == 6
     pool.shutdown()
+
+
+@run
+async def test_larger_batches_join_while_images_are_answered():
+    async with started(batch=1) as (_, model, observer):
+        go, asked = threading.Event(), []
+        model.prepare = lambda batch: (asked.append(batch), go.wait(30))
+        observer.is_warm.clear()
+        with ThreadPoolExecutor(2) as pool:
+            dispatcher = Dispatcher("fake", model, pool, observer=observer, batch=4, permits=1)
+            dispatcher.start()
+            assert await asyncio.to_thread(observer.is_warm.wait, 30)
+            await until(lambda: asked)
+            await asyncio.gather(*(ask(dispatcher, image) for image in PICTURES))
+            assert (asked, dispatcher.largest, {size for size, _, _ in model.calls}) == ([2], 1, {1})
+            go.set()
+            await until(lambda: dispatcher.largest == 4)
+            assert asked == [2, 4]
+            model.calls.clear()
+            model.go.clear()
+            asking = [ask(dispatcher, PICTURES[0])]
+            await until(lambda: model.calls)
+            asking += [ask(dispatcher, image) for image in (*PICTURES[1:], *PICTURES)]
+            await until(lambda: dispatcher.depth == 7)
+            model.go.set()
+            assert [answer.detections.number for answer in await asyncio.gather(*asking)] == [0, 1, 2, 3] * 2
+            assert [size for size, _, _ in model.calls] == [1, 4, 3]
+            await asyncio.to_thread(dispatcher.close, 5)
+
+
+@run
+async def test_batches_stay_small_where_larger_ones_can_not_be_compiled(caplog):
+    async with started(batch=1) as (_, model, observer):
+        model.prepare = lambda _: exec('raise RuntimeError("no memory")')
+        with ThreadPoolExecutor(2) as pool:
+            dispatcher = Dispatcher("fake", model, pool, observer=observer, batch=4)
+            dispatcher.start()
+            await until(lambda: "has batches of 1 at most: no memory" in caplog.text)
+            answers = await asyncio.gather(*(ask(dispatcher, image) for image in PICTURES))
+            assert [answer.detections.number for answer in answers] == [0, 1, 2, 3]
+            await asyncio.to_thread(dispatcher.close, 5)

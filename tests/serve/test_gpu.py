@@ -96,6 +96,8 @@ async def test_both_threads_are_warm_before_it_is_ready(on_gpu):
         assert (await client.get("/health/ready")).status_code == 503
         await client.service.warmed_up()
         assert (await client.get("/health/ready")).status_code == 200
+        while client.service.dispatcher().largest < 2:
+            await asyncio.sleep(0.05)
         kinds = {kind.partition(" to ")[0]: text for kind, text in on_gpu.report().graphs.items()}
     for batch in (1, 2):
         assert kinds[f"{batch} RGB"].startswith("1 launch per batch")

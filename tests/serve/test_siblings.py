@@ -93,8 +93,10 @@ def test_others_run_their_first_batches_one_behind_the_first_process():
     assert first.may_warm(1)
     assert [second.may_warm(0), second.may_warm(1), third.may_warm(0)] == [True, False, True]
     table.rows[0].is_ready = 1
+    assert not second.may_warm(1)
+    assert first.may_warm(2)
     assert second.may_warm(1)
     table.clear(0)  # it is started again
-    assert not third.may_warm(1)
+    assert not third.may_warm(0)
     table.note_all_ready()
-    assert third.may_warm(1)
+    assert [third.may_warm(0), third.may_warm(1)] == [True, False]

@@ -64,8 +64,9 @@ def load_model(
 ) -> Model:
     """Load the model that a command's options name; raises as `maskjet.load`."""
     from maskjet.calls import fill_thresholds
-    from maskjet.model import Model, read_network
+    from maskjet.model import Model, read_network, start_compilers
 
+    start_compilers(config)
     network = read_network(model, weights, config.input_size)
     network.spec = name_classes(network.spec, class_names)
     chosen = fill_thresholds(network.spec, threshold, by_class or {})

@@ -88,6 +88,13 @@ class Engine:
         finally:
             self._give_back(slots)
 
+    def prepare(self, batch: int) -> None:
+        """Compile for batches of so many frames, RGB and NV12, before the first one; the memory is freed again."""
+        if self.why_no_graph is None and self.steps.can_rehearse:
+            GraphSlot(self.steps, self._copier).prepare(batch)
+        else:
+            self.steps.prepare(batch)
+
     def _take(self, count: int) -> list[Slot]:
         with self._changed:
             is_free = self._changed.wait_for(

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ from maskjet.engine.upload import Upload
 from maskjet.errors import first_line
 from maskjet.media.picture import Picture
 from maskjet.ops.frame_table import DeviceFrames
-from maskjet.ops.gpu import capturing, on_device
+from maskjet.ops.gpu import capturing, compiling_ahead, on_device
 from maskjet.ops.memory import Scratch, pin
 from maskjet.ops.preprocess.yuv import YUVFrames
 
@@ -165,6 +166,10 @@ class FrameGraph:
         """Whether the next batch is a replay."""
         return self._graph is not None
 
+    def rehearse(self) -> None:
+        """Run the steps where kernels are collected, not launched, so that all are compiled at once."""
+        self.work.run(self._input)
+
     def launch(self, take_pool: Callable[[], Any]) -> None:
         """Run the steps on the frames that the work's table describes, on the current stream.
 
@@ -280,6 +285,15 @@ class GraphSlot:
         """Bytes of the GPU's memory for frames and intermediate results, which the graphs share."""
         return self._upload.nbytes + self._scratch.nbytes
 
+    def prepare(self, batch: int) -> None:
+        """Compile what batches of so many frames need."""
+        steps = self._steps
+        with isolated(), on_device(steps.device), self._stream:
+            postprocess = _update(None, steps, self.postprocessing)
+            for is_nv12 in (False, True):
+                self._new_graph(FrameKind(batch, steps.input_hw((1, 1)), is_nv12), postprocess, WIDTH)
+            self._stream.synchronize()
+
     def submit(self, images: Sequence[Pixels], batch: int, *, all_cores: bool = False) -> None:
         """Copy the frames and launch the graph; returns before the batch is done.
 
@@ -361,7 +375,17 @@ class GraphSlot:
 
     def _new_graph(self, kind: FrameKind, postprocess: PostprocessBuffers, width: int) -> FrameGraph:
         options = WorkOptions(kind.batch, kind.input_hw, postprocess, self._scratch, width)
-        return FrameGraph(kind, self._steps.work(options), self._steps.fallbacks)
+
+        def make() -> FrameGraph:
+            return FrameGraph(kind, self._steps.work(options), self._steps.fallbacks)
+
+        if self._steps.can_rehearse:
+            with suppress(Exception):  # which come again, and are handled, where kernels are compiled in their turn
+                with compiling_ahead(self._steps.device):
+                    graph = make()
+                    graph.rehearse()
+                return graph
+        return make()
 
     def _take_pool(self) -> Any:
         """The memory pool to capture with; a new one if no graph is captured: PyTorch frees a pool with its last."""

@@ -92,6 +92,8 @@ class Steps(ABC):
 
     resizing = "stretch"
     """How frames are resized to the input, in words, for the report."""
+    can_rehearse = False
+    """Whether `Work.run` may run while kernels are collected: nothing in it reads what they leave unwritten."""
     runtime: Runtime
     """Runs the network."""
 

@@ -12,12 +12,14 @@ import threading
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 
+from maskjet import cache
 from maskjet.errors import first_line
+from maskjet.ops.compilers import Specialization, choose_cache, compilers, settle_keys, specializing
 from maskjet.ops.record import Op, Variant, name_of
 
 capturing = threading.Lock()
@@ -28,6 +30,9 @@ graph at a time anyway."""
 _loading = threading.Lock()
 """Held while Triton loads compiled code. In 3.6 a kernel is launched by a Python module made for it, and all of these
 have one name: of two threads that load theirs at once, one may get the other's."""
+
+_compiling = threading.Lock()
+"""Held while collected kernels are compiled."""
 
 _ahead = threading.local()
 """Its `jobs` are the compilations that `compiling_ahead` has collected in this thread."""
@@ -58,7 +63,7 @@ def make_op(
     """
 
     def first_called(name: str) -> Callable[..., Any]:
-        @cache
+        @lru_cache
         def load() -> Callable[..., Any]:
             loaded: Callable[..., Any] = getattr(importlib.import_module(f"{public.__module__}.triton"), name)
             return loaded
@@ -97,6 +102,7 @@ def _try_to_compile(device: torch.device) -> str | None:
     """Compile and run a one-line kernel, to find a missing C compiler or an old driver before the first frame."""
     from maskjet.ops.trial_kernel import fill_kernel
 
+    choose_cache()
     try:
         with torch.cuda.device(device):
             value = torch.zeros(1, dtype=torch.int32, device=device)
@@ -162,8 +168,11 @@ class Launcher:
     def __init__(self, kernel: Any, **options: Any) -> None:
         import triton
 
+        choose_cache()
         self._kernel, self._options = kernel, {"enable_fp_fusion": True, **options}
         self._is_interpreted = not isinstance(kernel, triton.JITFunction)
+        if not self._is_interpreted:
+            settle_keys(kernel)
         self._compiled: dict[Hashable, Any] = {}
         self._loaded: dict[Hashable, Any] = {}
 
@@ -200,17 +209,21 @@ class Launcher:
 
     def _compile(self, key: Hashable, grid: tuple[int, int, int], args: tuple[Any, ...], constants: Any) -> Any:
         compiled = self._kernel.warmup(*args, grid=grid, **constants, **self._options)
-        self._compiled[key] = compiled
+        if compiled is not None:  # which it is while it is only described
+            self._compiled[key] = compiled
         return compiled
 
 
 @contextmanager
 def compiling_ahead(device: torch.device) -> Iterator[None]:
-    """Launch nothing in this thread, but collect the kernels, and compile them in threads at the end.
+    """Launch nothing in this thread, but collect the kernels, and compile them at the end, by `compilers` and threads.
 
-    Most of a compilation runs outside of Python's lock: six kernels took 2.0 s instead of 4.7 on two cores.
+    Within another one it adds to that one's kernels.
     """
-    jobs: dict[Hashable, Callable[[], object]] = {}
+    if getattr(_ahead, "jobs", None) is not None:
+        yield
+        return
+    jobs: dict[tuple[Launcher, Hashable], Callable[[], object]] = {}
     _ahead.jobs = jobs
     try:
         yield
@@ -221,7 +234,14 @@ def compiling_ahead(device: torch.device) -> Iterator[None]:
         with on_device(device):
             job()
 
-    if jobs:
+    with _compiling, cache.telling():  # one thread after the other, so that a second one finds the first one's kernels
+        jobs = {key: job for key, job in jobs.items() if key[1] not in key[0]._compiled}
+        if device.type == "cuda" and len(jobs) > 1:
+            kernels: list[Specialization] = []
+            with on_device(device), specializing(kernels):
+                for job in jobs.values():
+                    job()
+            compilers.compile(kernels)
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             for each in [pool.submit(compile_one, job) for job in jobs.values()]:
                 each.result()

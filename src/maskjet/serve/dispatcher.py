@@ -21,12 +21,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict
-from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from maskjet.errors import DeviceError, device_error
+from maskjet.detections import Detections
+from maskjet.errors import DeviceError, device_error, first_line
 from maskjet.serve import problems
 from maskjet.serve.tickets import Answer, Image, Options, Ticket, WholeJPEG, resolve
 from maskjet.tiling.layout import MOST_AUTO, cut_tiles
@@ -99,6 +99,9 @@ class Dispatcher:
         self._held = 0  # permits
         self._running = 0  # images of batches under way
         self._warming = permits  # own threads that still predict black frames
+        self._largest = 1  # batch that is compiled and captured; larger ones join as they come
+        self._is_growing = False  # no batch starts, so that one of the next size is captured
+        self._drawn: Detections | None = None  # of the first frames
         self._is_closed = self._is_over = False
         self._barrier = threading.Barrier(permits)
         self._passed = threading.Semaphore(0)  # permits for own threads
@@ -109,12 +112,18 @@ class Dispatcher:
         """Images that wait now, or are being decoded."""
         return len(self._waiting) + self._decoding
 
+    @property
+    def largest(self) -> int:
+        """Images of the largest batch that is compiled so far."""
+        return self._largest
+
     def start(self) -> None:
-        """Compile and capture on black frames in all own threads, then serve the queue."""
-        for number in range(self._permits):
-            thread = threading.Thread(target=self._run_thread, name=f"maskjet-{self.name}-{number}", daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        """Compile and capture for one image in all own threads, then serve the queue; others compile for more."""
+        for run, name in ((self._run_thread, self.name), (self._grow, f"{self.name}-growing")):
+            for number in range(self._permits):
+                thread = threading.Thread(target=run, args=(number,), name=f"maskjet-{name}-{number}", daemon=True)
+                thread.start()
+                self._threads.append(thread)
 
     def close(self, patience_s: float) -> None:
         """Refuse new images and wait a bounded time until the queue is empty; blocks."""
@@ -241,7 +250,7 @@ class Dispatcher:
 
     def _may_start(self) -> bool:
         """Whether images wait, and not fewer than are under way; called with the lock held."""
-        return len(self._waiting) >= max(1, self._running)
+        return not self._is_growing and len(self._waiting) >= max(1, self._running)
 
     def _pass_permits(self) -> None:
         """Pass free permits to own threads while images wait; called with the lock held."""
@@ -249,7 +258,7 @@ class Dispatcher:
             if self._acquire():
                 self._passed.release()
 
-    def _run_thread(self) -> None:
+    def _run_thread(self, _number: int) -> None:
         """Warm up; then, with each permit passed to this thread, run batches until the queue is empty."""
         self._warm_up()
         while True:
@@ -281,7 +290,12 @@ class Dispatcher:
 
     def _warm_up(self) -> None:
         try:
-            self._predict_black_frames()
+            self._await_turn(0)
+            found = self._predict_black_frames(1)
+            if not self._barrier.wait(_PATIENCE_S):
+                self._drawn = found
+                if self._observer is not None:
+                    self._observer.warm(self.name)
         except Exception as error:
             self._barrier.abort()
             if self._observer is not None and not isinstance(error, threading.BrokenBarrierError):
@@ -292,25 +306,64 @@ class Dispatcher:
             self._pass_permits()
             self._changed.notify_all()
 
-    def _predict_black_frames(self) -> None:
-        """Detect on black frames in batches of all sizes, in all own threads at once, as each has a slot."""
-        sizes = (1 << power for power in range(self.batch.bit_length()))
-        for step, (batch, threshold) in enumerate(product(sizes, (0.0, None))):  # 0 gives the most detections
-            while self._observer is not None and not self._observer.may_warm(step) and not self._is_closed:
-                time.sleep(_PAUSE_S)
+    def _await_turn(self, step: int) -> None:
+        while self._observer is not None and not self._observer.may_warm(step) and not self._is_closed:
+            time.sleep(_PAUSE_S)
+
+    def _predict_black_frames(self, batch: int) -> Detections:
+        """Detect on black frames in as many threads as there are permits, at once, as each has a slot."""
+        for threshold in (0.0, None):  # 0 gives the most detections
             self._barrier.wait(_PATIENCE_S)
-            images = [np.zeros((*_SIZE_HW, 3), np.uint8)] * batch
-            found = self.model.predict(images, threshold=threshold)
-        found[0].draw(images[0])  # compiles the drawing
-        if not self._barrier.wait(_PATIENCE_S) and self._observer is not None:
-            self._observer.warm(self.name)
+            found = self.model.predict([np.zeros((*_SIZE_HW, 3), np.uint8)] * batch, threshold=threshold)
+        return found[0]
+
+    def _grow(self, number: int) -> None:
+        """Compile for larger batches, while smaller ones are answered; no batch starts only while one is captured."""
+        try:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._warming)
+            for step in range(1, self.batch.bit_length()):
+                if number == 0:
+                    self._await_turn(step)
+                    self.model.prepare(1 << step)
+                self._barrier.wait(_PATIENCE_S)
+                self._capture(1 << step)
+            self._largest = self.batch
+            if number == 0:
+                self._await_turn(self.batch.bit_length())  # which tells the others that this one is done
+                if self._drawn is not None:
+                    self._drawn.draw(np.zeros((*_SIZE_HW, 3), np.uint8))  # compiles the drawing
+        except threading.BrokenBarrierError:  # the model failed, or is closed
+            pass
+        except Exception as error:
+            self._barrier.abort()
+            _log.warning("the model %s has batches of %d at most: %s", self.name, self._largest, first_line(error))
+        with self._changed:
+            self._is_growing = False
+            self._pass_permits()
+
+    def _capture(self, batch: int) -> None:
+        with self._changed:
+            self._is_growing = True
+            self._changed.wait_for(lambda: self._held < self._permits)
+            self._held += 1
+        try:
+            self._predict_black_frames(batch)
+            self._barrier.wait(_PATIENCE_S)
+        finally:
+            with self._changed:
+                self._held -= 1
+                self._changed.notify_all()
+        with self._changed:
+            self._largest, self._is_growing = batch, False
+            self._pass_permits()
 
     def _take_batch(self) -> list[Ticket]:
         """Take the oldest ticket and those that may share its batch; none if no batch may start."""
         if not self._may_start():
             return []
         options = self._waiting[0].options
-        most = self.batch if options.tiling.tile is None else 1  # whose tiles fill batches
+        most = self._largest if options.tiling.tile is None else 1  # whose tiles fill batches
         taken = [ticket for ticket in self._waiting if ticket.options == options][:most]
         for ticket in taken:
             self._waiting.remove(ticket)

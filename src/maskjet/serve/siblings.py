@@ -57,13 +57,14 @@ class Siblings:
         return self._number == _FIRST
 
     def may_warm(self, step: int) -> bool:
-        """Note that this worker has answered so many of a model's first batches; returns whether it may run the next.
+        """Note that this worker has compiled for so many sizes of batches; returns whether it may compile for the next.
 
-        The first worker may, as it compiles. What it compiles the others find on disk, and capture a batch behind it.
+        The first worker may. What it compiles the others find on disk, and capture a size behind it.
         """
-        first = self._table.rows[_FIRST]
         self._table.rows[self._number].warmed = step
-        return self._number == _FIRST or self.are_ready or bool(first.is_ready) or first.warmed > step
+        if self._number == _FIRST or self._table.rows[_FIRST].warmed > step:
+            return True
+        return step == 0 and self.are_ready  # one that is started again answers, even while the first one is
 
     @property
     def place(self) -> dict[str, Any]:

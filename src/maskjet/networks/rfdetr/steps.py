@@ -33,6 +33,7 @@ class OneStage(Steps):
     """RF-DETR on its device; its runtime gives a `NetworkOutput` for a batch. Other arguments are those of `Steps`."""
 
     spec: ModelSpec
+    can_rehearse = True
 
     def __init__(
         self,

@@ -1,0 +1,241 @@
+"""Processes that compile Triton's kernels, without a GPU: most of a compilation holds its interpreter.
+
+What they compile is in Triton's cache on disk, where the process that asked reads it. They are a convenience: where
+they fail, the process that asked compiles itself, and raises its own errors.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import hashlib
+import importlib.util
+import json
+import logging
+import multiprocessing
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from maskjet import cache, children
+from maskjet.errors import first_line
+
+_IDLE_S = 120.0  # after which the processes end
+_NICENESS = 10
+_PATIENCE_S = 300.0  # for the kernels of a batch
+_MARK = "maskjet-"  # begins names of files in Triton's cache, each of which says that a set of kernels is there
+_describing = threading.Lock()
+_log = logging.getLogger("maskjet")
+
+
+class Specialization(NamedTuple):
+    """A kernel for some types of arguments, constants and options, as Triton's `JITFunction.preload` takes it."""
+
+    module: str
+    name: str
+    data: str
+    """Triton's JSON."""
+    source: str
+    """A digest of the kernel's source and of all that it calls."""
+    length: int
+    """Characters of the source, by which the longest compilations begin first."""
+
+
+class Compilers:
+    """The processes, which start when they are needed, or before, and end when they are not needed for a while."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: tuple[subprocess.Popen[bytes], Connection] | None = None
+
+    def start_early(self) -> None:
+        """Start where nothing was compiled before, so that the processes are there when the first kernels are known."""
+        if importlib.util.find_spec("triton") is None:
+            return
+        choose_cache()
+        if not any(_folder().glob(f"{_MARK}*")):
+            with self._lock, suppress(OSError):
+                self._start()
+
+    def compile(self, kernels: Sequence[Specialization]) -> None:
+        """Compile those kernels that no process has compiled, into Triton's cache; waits until they are there."""
+        if not kernels:
+            return
+        listed = json.dumps(sorted(each[:4] for each in kernels)).encode()
+        mark = _folder() / f"{_MARK}{hashlib.sha256(listed).hexdigest()[:32]}"
+        if mark.exists():
+            return
+        with self._lock:
+            try:
+                connection = self._start()
+                connection.send((_target(), [each[:3] for each in sorted(kernels, key=lambda each: -each.length)]))
+                failure = connection.recv() if connection.poll(_PATIENCE_S) else f"no answer in {_PATIENCE_S:.0f} s"
+            except (OSError, EOFError) as error:
+                failure = f"they ended: {error}"
+            if failure is not None:
+                _log.info("kernels are compiled by threads, as the processes for it failed: %s", failure)
+                self._end()
+                return
+            with suppress(OSError):
+                mark.touch()
+
+    def _start(self) -> Connection:
+        """The connection to the processes, which run afterwards; called with the lock held."""
+        if self._running is not None and self._running[0].poll() is not None:
+            self._end()
+        if self._running is None:
+            self._running = children.start(__name__, variables={"CUDA_VISIBLE_DEVICES": ""})
+            # OpenMP's threads, on all cores, wait for the one whose core is taken: a checkpoint took 4.4 s, not 0.1.
+            os.setpriority(os.PRIO_PROCESS, self._running[0].pid, _NICENESS)
+        return self._running[1]
+
+    def _end(self) -> None:
+        if self._running is not None:
+            process, connection = self._running
+            self._running = None
+            connection.close()
+            children.end(process)
+
+
+compilers = Compilers()
+"""Those of this process."""
+
+
+@functools.cache
+def choose_cache() -> None:
+    """Let Triton keep its code in `cache.folder()`, unless TRITON_CACHE_DIR names another folder.
+
+    Triton stops where it can't write there. Then this process and its children have a copy, which goes with it.
+    """
+    if "TRITON_CACHE_DIR" in os.environ:
+        return
+    folder = cache.folder()
+    kept = None if folder is None else folder / "triton"
+    with suppress(OSError):
+        if kept is not None:
+            kept.mkdir(parents=True, exist_ok=True)
+    if kept is None or not os.access(kept, os.W_OK | os.X_OK):
+        own = Path(tempfile.mkdtemp(prefix="maskjet-triton-"))
+        atexit.register(shutil.rmtree, own, ignore_errors=True)
+        with suppress(OSError, shutil.Error):
+            shutil.copytree(kept or own, own, dirs_exist_ok=True)
+        kept = own
+    os.environ["TRITON_CACHE_DIR"] = str(kept)
+
+
+def settle_keys(kernel: Any) -> None:
+    """Compute the keys of all functions that a kernel calls, and of its own, in an order that depends on nothing else.
+
+    A function's key in Triton's cache names the globals that its callees use only where their keys are known before.
+    So it depended on which kernel came first, and processes and starts missed what others had compiled.
+    """
+    from triton.runtime.jit import JITCallable
+
+    if not isinstance(kernel, JITCallable) or kernel.hash is not None:
+        return
+    names, given = kernel.fn.__code__.co_names, kernel.fn.__globals__
+    called = [given.get(name) for name in names]
+    for each in called:  # which grows by members of modules, such as tl.math.exp
+        if isinstance(each, ModuleType):
+            called += [vars(each)[name] for name in names if name in vars(each)]
+        elif each is not kernel:
+            settle_keys(each)
+    kernel.cache_key  # noqa: B018 (it is kept)
+
+
+@contextmanager
+def specializing(found: list[Specialization]) -> Iterator[None]:
+    """Let Triton describe what it would compile in this thread, and compile nothing."""
+    import triton
+
+    thread, before = threading.get_ident(), triton.knobs.runtime.jit_cache_hook
+
+    def describe(**given: Any) -> bool:
+        if threading.get_ident() != thread:
+            return bool(before and before(**given))
+        kernel, data = given["fn"].jit_function, given["compile"]["specialization_data"]
+        found.append(Specialization(given["fn"].module, given["fn"].name, data, kernel.cache_key, len(kernel.src)))
+        return True
+
+    with _describing:
+        triton.knobs.runtime.jit_cache_hook = describe
+        try:
+            yield
+        finally:
+            triton.knobs.runtime.jit_cache_hook = before
+
+
+class _Driver:
+    """As much of Triton's driver as compiling asks for."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def get_current_target(self) -> Any:
+        """The GPU that code is for."""
+        return self._target
+
+    def get_current_device(self) -> int:
+        """The number under which Triton keeps code."""
+        return 0
+
+    def get_current_stream(self, _device: int) -> int:
+        """No stream."""
+        return 0
+
+
+def main(descriptor: int) -> None:
+    """Compile what another process asks for over an inherited socket, until that closes it or asks for nothing."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    warnings.simplefilter("ignore")  # Python's of forks beside threads, which hold no lock that compiling takes
+    connection = Connection(descriptor)
+    pool = ProcessPoolExecutor(len(os.sched_getaffinity(0)), multiprocessing.get_context("fork"))
+    with suppress(EOFError, OSError), pool:
+        while connection.poll(_IDLE_S):
+            target, kernels = connection.recv()
+            triton.runtime.driver.set_active(_Driver(GPUTarget(*target)))
+            for module in {module for module, *_ in kernels}:
+                importlib.import_module(module)  # once, for all workers
+            failure = None
+            try:
+                for each in [pool.submit(_compile, *kernel) for kernel in kernels]:
+                    each.result()
+            except Exception as error:
+                failure = f"{type(error).__name__}: {first_line(error)}"
+            connection.send(failure)
+
+
+def _compile(module: str, name: str, data: str) -> None:
+    kernel = getattr(importlib.import_module(module), name)
+    settle_keys(kernel)
+    compiled = kernel.preload(data)
+    with suppress(Exception):  # up to Triton 3.6 each kernel has a launcher in C, for which gcc takes 0.4 s
+        from triton.backends.nvidia.driver import CudaLauncher
+
+        CudaLauncher(compiled.src, compiled.metadata)
+
+
+def _target() -> tuple[str, int, int]:
+    """The current GPU, as Triton's `GPUTarget` takes it."""
+    import triton
+
+    target = triton.runtime.driver.active.get_current_target()
+    return target.backend, target.arch, target.warp_size
+
+
+def _folder() -> Path:
+    import triton
+
+    return Path(triton.knobs.cache.dir)
