@@ -57,12 +57,9 @@ model.predict(Image.open(sys.argv[1]))
 """
 _WRITE_WEIGHTS = """
 import sys
-import torch
-from safetensors.torch import save_file
-from maskjet.networks.rfdetr import RFDETR
-from maskjet.spec import SPECS
-torch.manual_seed(0)
-save_file({name: each.contiguous() for name, each in RFDETR(SPECS[sys.argv[1]]).state_dict().items()}, sys.argv[2])
+from pathlib import Path
+from benchmarks.serve import plant
+plant(sys.argv[1], None, [Path(sys.argv[2])], Path(sys.argv[2]).parent)
 """
 
 
@@ -79,13 +76,10 @@ class Started:
 
 def list_ways(folder: Path, device: str) -> dict[str, list[str]]:
     """The command line of each way; weights and an image are made in the folder."""
-    image, weights = str(folder / "street.jpg"), str(folder / "nano.safetensors")
-    for command in (
-        [*_MASKJET, "traffic", "coco", str(folder / "streets"), "--images", "1"],
-        [sys.executable, "-c", _WRITE_WEIGHTS, _NANO, weights],
-    ):
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=_PATIENCE_S)
-    Path(image).symlink_to(next((folder / "streets").rglob("*.jpg")))
+    subprocess.run([*_MASKJET, "traffic", "coco", str(folder), "--images", "1"], check=True, timeout=_PATIENCE_S)
+    image = str(next(folder.rglob("*.jpg")))
+    subprocess.run([sys.executable, "-c", _WRITE_WEIGHTS, _NANO, image], check=True, timeout=_PATIENCE_S)
+    weights = str(next(folder.rglob("planted.safetensors")))
     on = ["--device", device]
     ways = {
         "import torch": [sys.executable, "-c", "import torch"],
@@ -140,6 +134,7 @@ def measure(ways: Mapping[str, Sequence[str]], runs: int, folder: Path) -> Itera
             for seconds in (found[name].cold_s, found[name].warm_s):
                 took, parts = time_start(command, home)
                 seconds.append(round(took, 3))
+                typer.echo(f"{name}: {took:.2f} s {dict(parts)}", err=True)
                 if parts:
                     found[name].parts.append(parts)
     yield from found.values()

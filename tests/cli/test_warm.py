@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import maskjet
 from maskjet import jit
 from maskjet.cli.main import main
@@ -46,10 +48,9 @@ def test_a_model_is_prepared_for_all_batches(monkeypatch, capsys, tmp_path):
     for form, batches in (("", [1, 2, 4, 8]), ("--json --batch 3", [1, 2])):
         prepared.clear()
         monkeypatch.setattr(sys, "argv", ["maskjet", "warm", "demo", "--device", "cpu", *form.split()])
-        try:
+        with pytest.raises(SystemExit) as end:
             main()
-        except SystemExit as end:
-            assert not end.code
+        assert not end.value.code
         assert (prepared, compiled.pop()) == (batches, True)
         out, err = capsys.readouterr()
         assert str(tmp_path) in (json.loads(out)["folder"] if form else out + err)

@@ -44,11 +44,14 @@ def test_every_byte_arrives(sizes, all_cores):
 
 @pytest.mark.parametrize(("size", "alone"), [((176, 312), True), ((720, 1280), False)])
 def test_a_small_batch_is_copied_by_one_thread_even_where_all_are_free(monkeypatch, size, alone):
-    copied = []
-    monkeypatch.setattr(copying, "_copy_memory", lambda *batch: copied.append(batch))
-    image = torch.zeros(*size, 3, dtype=torch.uint8)
-    Copier().copy(torch.empty(image.nbytes, dtype=torch.uint8), [0], [image], all_cores=True)
-    assert len(copied) == alone
+    copied, move = [], copying.ctypes.memmove
+    monkeypatch.setattr(copying.ctypes, "memmove", lambda *given: (copied.append(given), move(*given)))
+    monkeypatch.setattr(copying, "_copy_memory", None)  # which would import numba
+    images = [torch.full((*size, 3), number, dtype=torch.uint8) for number in (1, 2)]
+    memory = torch.zeros(2, *images[0].shape, dtype=torch.uint8)
+    Copier().copy(memory.view(-1), [0, images[0].nbytes], [images[0], images[1].mT.mT], all_cores=True)
+    assert torch.equal(memory, torch.stack(images))
+    assert len(copied) == 2 * alone
 
 
 @pytest.mark.parametrize("offsets", [[0, 720 * 1280 * 3 + 1], [-1, 0]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import weakref
 from collections.abc import Sequence
@@ -61,6 +62,10 @@ class Copier:
             return
         images = [image.contiguous() for image in images]
         begin = memory.data_ptr()
+        if is_small and all_cores:  # no thread waits for the interpreter, so numba need not be imported, in a second
+            for offset, size, image in zip(offsets, sizes, images, strict=True):
+                ctypes.memmove(begin + offset, image.data_ptr(), size)
+            return
         into = np.array([begin + offset for offset in offsets], dtype=np.uint64)
         origins = np.array([image.data_ptr() for image in images], dtype=np.uint64)
         lengths = np.array(sizes, dtype=np.int64)

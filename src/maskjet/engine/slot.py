@@ -168,7 +168,8 @@ class FrameGraph:
 
     def rehearse(self) -> None:
         """Run the steps where kernels are collected, not launched, so that all are compiled at once."""
-        self.work.run(self._input)
+        with torch.cuda.stream(_uncaptured_stream(torch.cuda.current_stream().device)):  # see `_run_beside`
+            self.work.run(self._input)
 
     def launch(self, take_pool: Callable[[], Any]) -> None:
         """Run the steps on the frames that the work's table describes, on the current stream.

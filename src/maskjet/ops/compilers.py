@@ -15,6 +15,7 @@ import logging
 import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -94,17 +95,21 @@ class Compilers:
         if self._running is not None and self._running[0].poll() is not None:
             self._end()
         if self._running is None:
+            atexit.register(self._end)
             self._running = children.start(__name__, variables={"CUDA_VISIBLE_DEVICES": ""})
             # OpenMP's threads, on all cores, wait for the one whose core is taken: a checkpoint took 4.4 s, not 0.1.
             os.setpriority(os.PRIO_PROCESS, self._running[0].pid, _NICENESS)
         return self._running[1]
 
     def _end(self) -> None:
+        """End the processes at once, whatever they compile."""
         if self._running is not None:
             process, connection = self._running
             self._running = None
             connection.close()
-            children.end(process)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 compilers = Compilers()
