@@ -11,13 +11,29 @@ import typing
 from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image as PILImage
 
 import maskjet
 from maskjet import errors
 from maskjet.config import EngineConfig
 
+NOT_FOR_AN_IMAGE = (
+    *("jobs", "onnx", "runtimes", "tracking", "tiling.frames", "tiling.merging", "parity.dump", "serve.service"),
+    *("networks.torchvision", "media.keyframes", "media.surfaces", "media.nvjpeg"),
+)
+"""Modules of maskjet that a plain run of one image on a CPU has no use for."""
+NOT_FOR_ANYONE = (
+    "torch._dynamo",
+    "torch._inductor",
+    "torch.onnx",
+    "matplotlib",
+    "pandas",
+    "torchvision",
+    "onnxruntime",
+)
 USERS_SCRIPT = """
 from pathlib import Path
 
@@ -67,6 +83,23 @@ report: maskjet.Report = model.report()
 with model as opened:
     opened.close()
 """
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["run a.png -o a.jsonl", "info --model demo"])
+def test_commands_import_what_they_use(command, tmp_path):
+    PILImage.fromarray(np.zeros((96, 96, 3), np.uint8)).save(tmp_path / "a.png")
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "maskjet", *command.split(), "--device", "cpu"],
+        check=True,
+        timeout=300,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert {"torch", "maskjet.model"} <= imported
+    assert not imported & {*NOT_FOR_ANYONE, *(f"maskjet.{name}" for name in NOT_FOR_AN_IMAGE)}
 
 
 def test_importing_loads_nothing_and_adds_one_variable():

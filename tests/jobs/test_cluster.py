@@ -76,7 +76,12 @@ def test_a_pool_without_room_is_refused(nodes, device, workers, error, message):
 
 @pytest.mark.parametrize("pool", [Pool(2, "cuda", 8), Pool(2, "cpu", 1)])
 def test_workers_get_the_limits_and_caches_of_the_driver(pool, monkeypatch):
-    passed = {"TORCHINDUCTOR_CACHE_DIR": "a", "TRITON_CACHE_DIR": "b", "MASKJET_LIMIT_PIXELS": "7"}
+    passed = {
+        "TORCHINDUCTOR_CACHE_DIR": "a",
+        "TRITON_CACHE_DIR": "b",
+        "MASKJET_CACHE_DIR": "c",
+        "MASKJET_LIMIT_PIXELS": "7",
+    }
     for name, value in {**passed, "MASKJET_TOKEN": "secret"}.items():
         monkeypatch.setenv(name, value)
     options = pool.options()

@@ -49,6 +49,11 @@ assert {path: path.stat().st_mtime_ns for path in Path(os.environ["TRITON_CACHE_
 """
 
 
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="needs Triton, which PyTorch for CPUs lacks"
+)
+
+
 def run(text, *arguments, **variables):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-c", text, *arguments]
@@ -59,7 +64,7 @@ def run(text, *arguments, **variables):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton, which PyTorch for CPUs lacks")
+@needs_triton
 def test_they_write_what_the_caller_reads_in_whatever_order_kernels_come(tmp_path):
     keys = run(PROGRAM, "1")
     assert run(PROGRAM + COMPILES, "-1", TRITON_CACHE_DIR=str(tmp_path / "kernels")) == keys
@@ -72,6 +77,7 @@ def kernels(tmp_path, monkeypatch):
     return [compilers.Specialization("maskjet.ops.trial_kernel", "nothing", "{}", "abc", 3)]
 
 
+@needs_triton
 def test_where_they_fail_there_is_no_error_and_they_are_asked_again(kernels, tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "maskjet")
     ours = compilers.Compilers()

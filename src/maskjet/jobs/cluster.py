@@ -19,7 +19,12 @@ from maskjet.extras import require
 from maskjet.jobs.local import ONE_THREAD
 
 _ANSWER_S = 10.0  # timeout of a connection to the cluster's head
-_PASSED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "MASKJET_LIMIT_")  # prefixes of variables that workers get
+_PASSED = (
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
+    "MASKJET_CACHE_DIR",
+    "MASKJET_LIMIT_",
+)  # prefixes of variables that workers get
 
 
 def import_ray() -> Any:

@@ -72,7 +72,9 @@ class Compilers:
         """Compile those kernels that no process has compiled, into Triton's cache; waits until they are there."""
         if not kernels:
             return
-        listed = json.dumps(sorted(each[:4] for each in kernels)).encode()
+        import triton
+
+        listed = json.dumps([triton.__version__, *sorted(each[:4] for each in kernels)]).encode()
         mark = _folder() / f"{_MARK}{hashlib.sha256(listed).hexdigest()[:32]}"
         if mark.exists():
             return
@@ -95,7 +97,6 @@ class Compilers:
         if self._running is not None and self._running[0].poll() is not None:
             self._end()
         if self._running is None:
-            atexit.register(self._end)
             self._running = children.start(__name__, variables={"CUDA_VISIBLE_DEVICES": ""})
             # OpenMP's threads, on all cores, wait for the one whose core is taken: a checkpoint took 4.4 s, not 0.1.
             os.setpriority(os.PRIO_PROCESS, self._running[0].pid, _NICENESS)
@@ -107,13 +108,15 @@ class Compilers:
             process, connection = self._running
             self._running = None
             connection.close()
-            with suppress(ProcessLookupError):
+            if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+                process.wait()
 
 
 compilers = Compilers()
 """Those of this process."""
+atexit.register(compilers._end)
+os.register_at_fork(after_in_child=compilers.__init__)  # type: ignore[misc] # they are the parent's
 
 
 @functools.cache
@@ -241,6 +244,5 @@ def _target() -> tuple[str, int, int]:
 
 
 def _folder() -> Path:
-    import triton
-
-    return Path(triton.knobs.cache.dir)
+    """Triton's cache."""
+    return Path(os.environ["TRITON_CACHE_DIR"])

@@ -199,7 +199,11 @@ async def status(request: Request) -> dict[str, Any]:
         "failure": service.failure,
         "jpegs": service.jpegs,
         "models": {
-            name: {"queue": dispatcher.depth, **dispatcher.model.report().as_dict()}
+            name: {
+                "queue": dispatcher.depth,
+                "largest_batch": dispatcher.largest,  # so far
+                **dispatcher.model.report().as_dict(),
+            }
             for name, dispatcher in service.dispatchers.items()
         },
     }
