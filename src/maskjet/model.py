@@ -390,6 +390,12 @@ class Model:
         self.close()
 
 
+def start_compilers(config: EngineConfig) -> None:
+    """Start the processes that compile kernels where the device is a GPU that nothing was compiled for yet."""
+    if config.resolve_device().type == "cuda":
+        compilers.start_early()
+
+
 def _with_known_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Let a function name the option that a misspelt one is close to."""
     parameters = inspect.signature(function).parameters
@@ -406,12 +412,6 @@ def _with_known_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 @_with_known_options
-def start_compilers(config: EngineConfig) -> None:
-    """Start the processes that compile kernels where the device is a GPU that nothing was compiled for yet."""
-    if config.resolve_device().type == "cuda":
-        compilers.start_early()
-
-
 @isolated(inference=False)
 def load(
     model: str | os.PathLike[str] | torch.nn.Module,

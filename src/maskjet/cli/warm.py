@@ -16,9 +16,11 @@ from maskjet.spec import MODELS
 COMPILED = ("drawing", "media.plain_jpegs", "media.sinks", "ops", "rasters", "tiling.frames", "tracking")
 """Modules of maskjet with which all compiled functions are imported."""
 EPILOG = """
+# What the demo needs; what a service with batches of up to 16 images needs.
 maskjet warm demo
-# In an image, for whoever runs it.
-MASKJET_CACHE_DIR=/var/cache/maskjet maskjet warm rf-detr-seg-nano --weights nano.pt
+maskjet warm rf-detr-seg-nano --weights nano.pt --batch 16
+
+The code is kept in ~/.cache/maskjet, or in the folder MASKJET_CACHE_DIR.
 """
 
 
