@@ -322,6 +322,8 @@ class Dispatcher:
         try:
             with self._changed:
                 self._changed.wait_for(lambda: not self._warming)
+            if self._barrier.broken:
+                return
             for step in range(1, self.batch.bit_length()):
                 if number == 0:
                     self._await_turn(step)
@@ -330,7 +332,8 @@ class Dispatcher:
                 self._capture(1 << step)
             self._largest = self.batch
             if number == 0:
-                self._await_turn(self.batch.bit_length())  # which tells the others that this one is done
+                if self._observer is not None:
+                    self._observer.may_warm(self.batch.bit_length())  # tells the others that no step comes behind these
                 if self._drawn is not None:
                     self._drawn.draw(np.zeros((*_SIZE_HW, 3), np.uint8))  # compiles the drawing
         except threading.BrokenBarrierError:  # the model failed, or is closed
