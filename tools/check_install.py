@@ -25,6 +25,7 @@ from typing import Any
 SMALL = ("--size", "160x96")
 STREETS = ("--count", "2", *SMALL)
 COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "warm": (("demo",), ""),
     "traffic video": (("street.mp4", *SMALL, "--frames", "4"), ""),
     "traffic coco": (("set", *SMALL, "--images", "2"), ""),
     "info": (("--model", "demo"), ""),
