@@ -64,7 +64,7 @@ def started(
         name: Name in tables.
         module: Module and arguments; the port is appended.
         path: Path that images are posted to.
-        ready: Path that answers with a status below 500 once it is ready.
+        ready: Path that answers with a status below 500 once it is ready; ours also says how large batches may be.
         is_form: Whether images are sent as parts of a form.
         variables: Environment variables for it, besides those of this process.
 
@@ -87,7 +87,7 @@ def started(
 
 def _wait(process: subprocess.Popen[bytes], port: int, ready: str, said: Any, name: str) -> None:
     deadline = time.monotonic() + _START_S
-    while not _answers(port, ready):
+    while not all(_answers(port, ready) for _ in range(8)):  # of several processes each says what it can
         if process.poll() is not None:
             raise UnsupportedError(f"{name} ended with code {process.returncode}: {said()}")
         if time.monotonic() > deadline:
@@ -105,10 +105,11 @@ def _answers(port: int, path: str) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
             connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
-            status = connection.recv(4096).split(b" ", 2)
+            reply = b"".join(iter(lambda: connection.recv(4096), b""))
     except OSError:
         return False
-    return len(status) > 1 and status[1].isdigit() and int(status[1]) < 500
+    status = reply.split(b" ", 2)
+    return b"ready, with batches of" not in reply and len(status) > 1 and status[1].isdigit() and int(status[1]) < 500
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

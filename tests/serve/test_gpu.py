@@ -28,12 +28,20 @@ def captured(model):
     return {id(graph._graph) for slot in model._engine._idle for graph in slot.graphs if graph.is_captured}
 
 
+async def grown(client):
+    """Wait until batches of all sizes are captured."""
+    await client.service.warmed_up()
+    dispatcher = client.service.dispatcher()
+    while dispatcher.largest < dispatcher.batch:
+        await asyncio.sleep(0.05)
+
+
 @run
 async def test_clients_of_many_sizes_share_batches_and_get_what_predict_finds(on_gpu):
     streets = [maskjet.traffic.sample(seed=n, size_hw=SIZES_HW[n % 7]).image for n in range(14)]
     alone = [on_gpu.predict(street) for street in streets]
     async with served({"demo": on_gpu}) as client:
-        await client.service.warmed_up()
+        await grown(client)
         before = captured(on_gpu)
         for turn in range(4):
             chosen = [(n + turn) % 14 if turn % 2 else turn for n in range(24)]
@@ -67,7 +75,7 @@ async def test_jpegs_of_any_sizes_are_found_in_as_predict_finds_by_the_gpu(by_gp
     cut = files[0][:-500]  # the CPU's, which refuses it
     alone = [by_gpu.predict(file, decoder="cuda") for file in files]
     async with served({"demo": by_gpu}, memory_bytes=2**28) as client:
-        await client.service.warmed_up()
+        await grown(client)
         before = captured(by_gpu)
         for number, file in enumerate(files):  # one by one there is nothing to round otherwise
             answer = await client.post("/v1/predict", content=file)
@@ -96,8 +104,7 @@ async def test_both_threads_are_warm_before_it_is_ready(on_gpu):
         assert (await client.get("/health/ready")).status_code == 503
         await client.service.warmed_up()
         assert (await client.get("/health/ready")).status_code == 200
-        while client.service.dispatcher().largest < 2:
-            await asyncio.sleep(0.05)
+        await grown(client)
         kinds = {kind.partition(" to ")[0]: text for kind, text in on_gpu.report().graphs.items()}
     for batch in (1, 2):
         assert kinds[f"{batch} RGB"].startswith("1 launch per batch")

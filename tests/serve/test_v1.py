@@ -272,6 +272,9 @@ async def test_it_is_ready_when_it_has_answered_a_frame(model):
         held.go.set()
         await client.service.warmed_up()
         assert (await client.get("/health/ready")).text == "ready"
+        client.service.dispatcher().batch = 2  # which is not compiled yet
+        assert (await client.get("/health/ready")).text == "ready, with batches of 1 at most"
+        client.service.dispatcher().batch = 1
         client.service.is_draining = True
         assert (await client.get("/health/ready")).text == "shutting down"
         assert (await client.get("/v1/models")).status_code == 200

@@ -26,9 +26,13 @@ async def live(request: Request) -> PlainTextResponse:
 
 @router.get("/health/ready", response_class=PlainTextResponse, responses=_NOT)
 async def ready(request: Request) -> PlainTextResponse:
-    """Whether to send requests: 503 until each model has answered frames, and from SIGTERM on."""
+    """Whether to send requests: 503 until each model has answered frames, and from SIGTERM on.
+
+    The text says how large batches may be, while larger ones are compiled.
+    """
     service: Service = request.app.state.service
     if service.is_ready:
-        return PlainTextResponse("ready")
+        growing = [each.largest for each in service.dispatchers.values() if each.largest < each.batch]
+        return PlainTextResponse(f"ready, with batches of {min(growing)} at most" if growing else "ready")
     reason = "shutting down" if service.is_draining else "warming up"
     return PlainTextResponse(service.failure or reason, 503)
