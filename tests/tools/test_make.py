@@ -28,10 +28,16 @@ def make(folder, pythons, *given):
         path.chmod(0o755)
     for tool in ("sh", "make", "sed", "mkdir", "head"):
         (folder / "on path" / tool).symlink_to(shutil.which(tool))
+    # Not those of the make that runs the tests.
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if name != "PYTHON" and not name.startswith(("MAKE", "MFLAGS"))
+    }
     return subprocess.run(
         ["make", "--file", str(ROOT / "Makefile"), ".venv/bin/python", *given],
         cwd=folder,
-        env={**os.environ, "PATH": str(folder / "on path"), "MAKEFLAGS": ""},
+        env={**own, "PATH": str(folder / "on path")},
         capture_output=True,
         text=True,
         check=False,
