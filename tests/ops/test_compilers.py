@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,7 @@ assert sum(path.suffix == ".cubin" for path in before) == 2, before
 is_described = False
 warm()
 compilers.compilers.compile(found[::-1])
+compilers.compilers.compile(found[1:])
 assert {path: path.stat().st_mtime_ns for path in Path(os.environ["TRITON_CACHE_DIR"]).rglob("*")} == before
 """
 
@@ -86,8 +88,20 @@ def test_where_they_fail_there_is_no_error_and_they_are_asked_again(kernels, tmp
     assert "the processes for it failed: AttributeError" in caplog.text
     monkeypatch.setattr(compilers.children, "start", lambda *_, **__: exec('raise OSError("no process")'))
     ours.compile(kernels)
-    assert "they ended: no process" in caplog.text
-    assert list(tmp_path.iterdir()) == []
+    assert "the processes for it failed: no process" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["maskjet.lock"]
+
+
+@needs_triton
+def test_one_process_compiles_while_others_wait_for_its_kernels(kernels, monkeypatch):
+    monkeypatch.setattr(compilers.children, "start", lambda *_, **__: pytest.fail("compiled twice"))
+    with ThreadPoolExecutor(1) as pool, compilers._locked():
+        other = pool.submit(compilers.Compilers().compile, kernels)
+        with pytest.raises(TimeoutError):
+            other.result(0.3)
+        for mark in compilers._list_missing(kernels):
+            mark.touch()
+    assert other.result(30) is None
 
 
 @pytest.mark.parametrize("is_there", [True, False])

@@ -63,9 +63,6 @@ class Observer:
         self.is_warm = threading.Event()
         self.batch_error = None
 
-    def may_warm(self, _):
-        return True
-
     def warm(self, _):
         self.is_warm.set()
 
@@ -596,27 +593,6 @@ async def test_over_http_the_queue_and_the_deadline_are_statuses(model, street):
         held.go.set()
         assert [answer.status_code for answer in await asyncio.gather(*running)] == [200, 200]
         assert len(held.images) == 2
-
-
-def test_the_first_batches_wait_for_their_observer_and_end_with_the_dispatcher():
-    model, observer, allowed = Fake(), Observer(), set()
-    observer.may_warm = allowed.__contains__
-    pool = ThreadPoolExecutor(1)
-    dispatcher = Dispatcher("fake", model, pool, observer=observer, batch=4, permits=1)
-    dispatcher.start()
-    for step, sizes in enumerate(([], [1, 1], [1, 1, 2, 2])):
-        while len(model.calls) < len(sizes) or dispatcher.largest != max(sizes, default=1):
-            time.sleep(0.005)
-        time.sleep(0.05)
-        assert [size for size, _, _ in model.calls] == sizes
-        assert observer.is_warm.is_set() is bool(sizes)
-        allowed.add(step)
-    while len(model.calls) < 6:
-        time.sleep(0.005)
-    dispatcher.close(10)
-    assert not any(thread.is_alive() for thread in dispatcher._threads)
-    assert len(model.calls) == 6
-    pool.shutdown()
 
 
 @run

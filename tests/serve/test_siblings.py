@@ -2,7 +2,6 @@
 
 import math
 import os
-from pathlib import Path
 from types import SimpleNamespace
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -84,19 +83,3 @@ def test_only_processes_that_show_the_secret_are_no_clients():
         assert is_from_sibling({**scope, "headers": [(b"x-maskjet-secret", value)]}) is is_one
     scope["app"].state.siblings = None  # one process has none, whatever a client sends
     assert not is_from_sibling({**scope, "headers": [(b"x-maskjet-secret", b"abc")]})
-
-
-def test_others_run_their_first_batches_one_behind_the_first_process():
-    table = ProcessTable(3)
-    first, second, third = (Siblings(table, number, "cpu", "secret", Path()) for number in range(3))
-    assert [first.may_warm(0), second.may_warm(0), third.may_warm(0)] == [True, False, False]
-    assert first.may_warm(1)
-    assert [second.may_warm(0), second.may_warm(1), third.may_warm(0)] == [True, False, True]
-    table.rows[0].is_ready = 1
-    assert not second.may_warm(1)
-    assert first.may_warm(2)
-    assert second.may_warm(1)
-    table.clear(0)  # it is started again
-    assert not third.may_warm(0)
-    table.note_all_ready()
-    assert [third.may_warm(0), third.may_warm(1)] == [True, False]

@@ -7,6 +7,7 @@ they fail, the process that asked compiles itself, and raises its own errors.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import functools
 import hashlib
 import importlib.util
@@ -20,7 +21,7 @@ import subprocess
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
@@ -34,7 +35,7 @@ from maskjet.errors import first_line
 _IDLE_S = 120.0  # after which the processes end
 _NICENESS = 10
 _PATIENCE_S = 300.0  # for the kernels of a batch
-_MARK = "maskjet-"  # begins names of files in Triton's cache, each of which says that a set of kernels is there
+_MARK = "maskjet-"  # begins names of files in Triton's cache, each of which says that a kernel is there
 _describing = threading.Lock()
 _log = logging.getLogger("maskjet")
 
@@ -70,27 +71,28 @@ class Compilers:
 
     def compile(self, kernels: Sequence[Specialization]) -> None:
         """Compile those kernels that no process has compiled, into Triton's cache; waits until they are there."""
-        if not kernels:
-            return
-        import triton
-
-        listed = json.dumps([triton.__version__, *sorted(each[:4] for each in kernels)]).encode()
-        mark = _folder() / f"{_MARK}{hashlib.sha256(listed).hexdigest()[:32]}"
-        if mark.exists():
+        if not _list_missing(kernels):
             return
         with self._lock:
             try:
-                connection = self._start()
-                connection.send((_target(), [each[:3] for each in sorted(kernels, key=lambda each: -each.length)]))
-                failure = connection.recv() if connection.poll(_PATIENCE_S) else f"no answer in {_PATIENCE_S:.0f} s"
-            except (OSError, EOFError) as error:
-                failure = f"they ended: {error}"
-            if failure is not None:
-                _log.info("kernels are compiled by threads, as the processes for it failed: %s", failure)
+                with _locked():
+                    missing = _list_missing(kernels)  # another process may have compiled them meanwhile
+                    if missing:
+                        self._ask(missing.values())
+                    for mark in missing:
+                        mark.touch()
+            except (OSError, EOFError, RuntimeError) as error:
+                _log.info("kernels are compiled by threads, as the processes for it failed: %s", error or "they ended")
                 self._end()
-                return
-            with suppress(OSError):
-                mark.touch()
+
+    def _ask(self, kernels: Iterable[Specialization]) -> None:
+        """Let the processes compile kernels; raises RuntimeError if they fail, OSError or EOFError if they end."""
+        connection = self._start()
+        longest_first = sorted(kernels, key=lambda kernel: -kernel.length)
+        connection.send((_target(), [kernel[:3] for kernel in longest_first]))
+        failure = connection.recv() if connection.poll(_PATIENCE_S) else f"no answer in {_PATIENCE_S:.0f} s"
+        if failure is not None:
+            raise RuntimeError(failure)
 
     def _start(self) -> Connection:
         """The connection to the processes, which run afterwards; called with the lock held."""
@@ -241,6 +243,28 @@ def _target() -> tuple[str, int, int]:
 
     target = triton.runtime.driver.active.get_current_target()
     return target.backend, target.arch, target.warp_size
+
+
+def _list_missing(kernels: Sequence[Specialization]) -> dict[Path, Specialization]:
+    """Those of the kernels that no process has compiled, by the file that would say so."""
+    import triton
+
+    missing = {}
+    for kernel in kernels:
+        described = json.dumps([triton.__version__, *kernel[:4]]).encode()
+        mark = _folder() / f"{_MARK}{hashlib.sha256(described).hexdigest()[:32]}"
+        if not mark.exists():
+            missing[mark] = kernel
+    return missing
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    """Hold a lock that one process has at a time, so that the workers of a service or a job compile a kernel once."""
+    _folder().mkdir(parents=True, exist_ok=True)
+    with (_folder() / "maskjet.lock").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _folder() -> Path:

@@ -40,15 +40,11 @@ PERMITS = 2
 _CPU_BATCH = 1
 _SIZE_HW = (720, 1280)
 _PATIENCE_S = 1800.0  # for other threads, which may compile
-_PAUSE_S = 0.02  # until the observer is asked again
 _log = logging.getLogger("maskjet.serve")
 
 
 class Observer(Protocol):
     """Receives a dispatcher's events, in the threads that call the model."""
-
-    def may_warm(self, step: int) -> bool:
-        """Whether a model that has answered so many of its first batches may run the next; asked again until it may."""
 
     def warm(self, model: str) -> None:
         """The model has answered its first frames."""
@@ -119,9 +115,10 @@ class Dispatcher:
 
     def start(self) -> None:
         """Compile and capture for one image in all own threads, then serve the queue; others compile for more."""
-        for run, name in ((self._run_thread, self.name), (self._grow, f"{self.name}-growing")):
-            for number in range(self._permits):
-                thread = threading.Thread(target=run, args=(number,), name=f"maskjet-{name}-{number}", daemon=True)
+        for number in range(self._permits):
+            for run, arguments, name in ((self._run_thread, (), ""), (self._grow, (number,), "-growing")):
+                name = f"maskjet-{self.name}{name}-{number}"
+                thread = threading.Thread(target=run, args=arguments, name=name, daemon=True)
                 thread.start()
                 self._threads.append(thread)
 
@@ -258,7 +255,7 @@ class Dispatcher:
             if self._acquire():
                 self._passed.release()
 
-    def _run_thread(self, _number: int) -> None:
+    def _run_thread(self) -> None:
         """Warm up; then, with each permit passed to this thread, run batches until the queue is empty."""
         self._warm_up()
         while True:
@@ -290,7 +287,6 @@ class Dispatcher:
 
     def _warm_up(self) -> None:
         try:
-            self._await_turn(0)
             found = self._predict_black_frames(1)
             if not self._barrier.wait(_PATIENCE_S):
                 self._drawn = found
@@ -305,10 +301,6 @@ class Dispatcher:
             self._warming -= 1
             self._pass_permits()
             self._changed.notify_all()
-
-    def _await_turn(self, step: int) -> None:
-        while self._observer is not None and not self._observer.may_warm(step) and not self._is_closed:
-            time.sleep(_PAUSE_S)
 
     def _predict_black_frames(self, batch: int) -> Detections:
         """Detect on black frames in as many threads as there are permits, at once, as each has a slot."""
@@ -326,16 +318,12 @@ class Dispatcher:
                 return
             for step in range(1, self.batch.bit_length()):
                 if number == 0:
-                    self._await_turn(step)
                     self.model.prepare(1 << step)
                 self._barrier.wait(_PATIENCE_S)
                 self._capture(1 << step)
             self._largest = self.batch
-            if number == 0:
-                if self._observer is not None:
-                    self._observer.may_warm(self.batch.bit_length())  # tells the others that no step comes behind these
-                if self._drawn is not None:
-                    self._drawn.draw(np.zeros((*_SIZE_HW, 3), np.uint8))  # compiles the drawing
+            if number == 0 and self._drawn is not None:
+                self._drawn.draw(np.zeros((*_SIZE_HW, 3), np.uint8))  # compiles the drawing
         except threading.BrokenBarrierError:  # the model failed, or is closed
             pass
         except Exception as error:

@@ -15,7 +15,6 @@ class Row(ctypes.Structure):
 
     _fields_ = (
         ("is_ready", ctypes.c_int64),  # 1 once its models have answered frames
-        ("warmed", ctypes.c_int64),  # how many of a model's first batches are answered
         ("turned_ns", ctypes.c_int64),  # when its event loop has turned last; 0 if it accepts no connections
         ("connections", ctypes.c_int64),  # open ones, of clients
         ("is_full", ctypes.c_int64),  # 1 while it can take no connection

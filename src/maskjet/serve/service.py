@@ -205,10 +205,6 @@ class Service:
         await asyncio.to_thread(ending.join, _END_S)
         self.has_hung = ending.is_alive()
 
-    def may_warm(self, step: int) -> bool:
-        """Whether the next first batch may be run; see `dispatcher.Observer`."""
-        return self.siblings is None or self.siblings.may_warm(step)
-
     def warm(self, model: str) -> None:
         """A model has answered its first frames; see `dispatcher.Observer`."""
         self._warming.discard(model)

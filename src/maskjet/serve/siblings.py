@@ -56,16 +56,6 @@ class Siblings:
         """Whether this worker has the sources."""
         return self._number == _FIRST
 
-    def may_warm(self, step: int) -> bool:
-        """Note that this worker has compiled for so many sizes of batches; returns whether it may compile for the next.
-
-        The first worker may. What it compiles the others find on disk, and capture a size behind it.
-        """
-        self._table.rows[self._number].warmed = step
-        if self._number == _FIRST or self._table.rows[_FIRST].warmed > step:
-            return True
-        return step == 0 and self.are_ready  # one that is started again answers, even while the first one is
-
     @property
     def place(self) -> dict[str, Any]:
         """This worker's number, device and process id, as JSON types."""
