@@ -25,14 +25,14 @@ from benchmarks.command import DeviceOption, OnlyOption, SizesOption, check_name
 from benchmarks.contest import Contest
 from benchmarks.peers import POSTPROCESSES
 from benchmarks.rungs import RUNGS, Instances, Output, Postprocess, Request, Rung, encode_on_host, plant_request
-from maskjet import measured
 from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, MaskjetError, UnsupportedError
-from maskjet.machine import describe_machine
-from maskjet.profiling import profile
-from maskjet.tables import shown
-from maskjet.timing import synchronize
+from maskjet.host import measuring
+from maskjet.host.machine import describe_machine
+from maskjet.host.profiling import profile
+from maskjet.host.tables import shown
+from maskjet.host.timing import synchronize
 from maskjet.traffic import SIZES_HW
 
 SURVIVORS = (0, 5, 25, 100)
@@ -74,7 +74,7 @@ class RungCost:
 
 
 @dataclass(frozen=True)
-class AblationReport(measured.MeasuredReport):
+class AblationReport(measuring.MeasuredReport):
     """All measurements of a run."""
 
     measurements: Sequence[RungCost]
@@ -209,7 +209,7 @@ def passes(device: str) -> int:
 
 
 def _check(sizes_hw: Sequence[tuple[int, int]], survivors: Sequence[int], runs: int, only: Sequence[str]) -> None:
-    measured.check_runs(runs)
+    measuring.check_runs(runs)
     if not (sizes_hw and survivors):
         raise InputError("sizes_hw and survivors must not be empty.")
     for count in survivors:

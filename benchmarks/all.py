@@ -29,12 +29,13 @@ import typer
 
 from benchmarks.command import DeviceOption, check_names, start
 from benchmarks.contest import median_ms
-from maskjet import load, process, traffic
+from maskjet import load, traffic
 from maskjet.config import EngineConfig
 from maskjet.errors import MaskjetError
-from maskjet.files import write_json
-from maskjet.machine import describe_machine
-from maskjet.tables import as_table
+from maskjet.host import process
+from maskjet.host.files import write_json
+from maskjet.host.machine import describe_machine
+from maskjet.host.tables import as_table
 
 _MOST_MINUTES = 8  # of a piece; on a CPU a longer step is a piece of its own
 

@@ -25,15 +25,15 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks.command import DeviceOption, start
 from maskjet import __version__, ops
-from maskjet.calls import Postprocessing
 from maskjet.cli.options import ModelOption, print_result, progress
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
 from maskjet.engine.slot import EagerSlot
 from maskjet.errors import InputError, SourceError
-from maskjet.files import write_json
-from maskjet.media.frames import open_source
+from maskjet.host.files import write_json
 from maskjet.model import read_network
 from maskjet.networks.rfdetr import RFDETR, family
+from maskjet.postprocessing import Postprocessing
+from maskjet.sources.frames import open_source
 
 FORMAT = 1
 """Version of the folder's format."""
@@ -67,7 +67,7 @@ def write(
     """Run a model over a source with the reference implementations and save every call.
 
     Args:
-        source: A source that `maskjet.media.frames.open_source` takes.
+        source: A source that `maskjet.open_source` takes.
         out: The folder to write; must hold no capture yet.
         model: A model of `maskjet.load`; it must have masks.
         frames: Frames to save, at least 1; fewer if the source ends.

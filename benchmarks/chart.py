@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from maskjet.errors import MissingDependencyError
-from maskjet.extras import require
+from maskjet.host.extras import require
 
 _SURVIVORS = 25
 _COLOURS = {"triton": "#1f77b4", "compiled": "#8fb8de", "eager": "#b0b0b0"}

@@ -17,10 +17,10 @@ from benchmarks.peers.pipeline import Pipeline
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import UnsupportedError, first_line
-from maskjet.media.frames import open_source
+from maskjet.host.timing import rotate
 from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR
-from maskjet.timing import rotate
+from maskjet.sources.frames import open_source
 
 Image = NDArray[np.uint8]
 

@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from maskjet.profiling import Work, profile
-from maskjet.timing import percentile, synchronize
+from maskjet.host.profiling import Work, profile
+from maskjet.host.timing import percentile, synchronize
 
 Given = TypeVar("Given")
 

@@ -22,9 +22,10 @@ import typer
 from numpy.typing import NDArray
 
 from benchmarks.command import ReportOption, SizesOption, start
-from maskjet import measured, traffic
+from maskjet import traffic
 from maskjet.cli.options import parse_size, print_result
-from maskjet.machine import describe_machine
+from maskjet.host import measuring
+from maskjet.host.machine import describe_machine
 
 _DRAWN, _SEED = 24, 7  # frames of a video
 _BT709 = 1
@@ -47,7 +48,7 @@ class ConversionCost:
 
 
 @dataclass(frozen=True)
-class ConversionReport(measured.MeasuredReport):
+class ConversionReport(measuring.MeasuredReport):
     """All sizes."""
 
     measurements: Sequence[ConversionCost]
@@ -78,7 +79,7 @@ def run(
     Raises:
         InputError: runs is less than 1.
     """
-    measured.check_runs(runs)
+    measuring.check_runs(runs)
     with TemporaryDirectory() as folder:
         costs = [_measure(Path(folder, f"{n}.mp4"), size_hw, runs) for n, size_hw in enumerate(sizes_hw)]
     result = ConversionReport(describe_machine(), costs)

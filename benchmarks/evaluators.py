@@ -25,8 +25,8 @@ import typer
 from numpy.typing import NDArray
 
 from benchmarks.command import start
-from maskjet import coco_rle
-from maskjet.tables import as_table
+from maskjet.host.tables import as_table
+from maskjet.masks import coco_rle
 
 _SIZE_HW = (480, 640)
 _CLASSES, _DETECTIONS = 80, 100

@@ -30,7 +30,7 @@ import typer
 from benchmarks.command import ReportOption, SizesOption, start
 from benchmarks.contenders import Image
 from benchmarks.planted import plant_network
-from maskjet import process, traffic
+from maskjet import traffic
 from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_result, progress, with_config
 from maskjet.config import EngineConfig
 from maskjet.engine.copying import Copier
@@ -38,12 +38,13 @@ from maskjet.engine.reading import Readers
 from maskjet.engine.slot import EagerSlot, FrameGraph, GraphSlot
 from maskjet.engine.steps import Work
 from maskjet.engine.upload import Upload
-from maskjet.files import write_json
-from maskjet.machine import describe_machine
-from maskjet.measured import check_runs
+from maskjet.host import process
+from maskjet.host.files import write_json
+from maskjet.host.machine import describe_machine
+from maskjet.host.measuring import check_runs
+from maskjet.host.timing import percentile
 from maskjet.model import Model, read_network
 from maskjet.spec import SPECS
-from maskjet.timing import percentile
 
 SECTIONS: dict[str, tuple[type, str]] = {
     "taking frames": (Readers, "take"),

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.trend import Trend
-from maskjet import measured
-from maskjet.tables import shown
+from maskjet.host import measuring
+from maskjet.host.tables import shown
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Folder:
 
 
 @dataclass(frozen=True)
-class ImagesReport(measured.MeasuredReport):
+class ImagesReport(measuring.MeasuredReport):
     """The speed of all ways; measurements are `ImageSpeed`."""
 
     model: str = ""

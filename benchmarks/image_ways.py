@@ -25,13 +25,13 @@ from benchmarks.peers.pipeline import Pipeline
 from maskjet.config import DEFAULT_THRESHOLD
 from maskjet.detections import Detections
 from maskjet.errors import MaskjetError, UnsupportedError, first_line
-from maskjet.media.images import read_image
-from maskjet.media.plain_jpegs import check_jpeg
+from maskjet.host.timing import play
 from maskjet.model import Model
 from maskjet.networks import Network
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity.pair import Pairing, pair
-from maskjet.timing import play
+from maskjet.sources.images import read_image
+from maskjet.sources.plain_jpegs import check_jpeg
 
 JPEGsBy = Literal["cuda", "cpu"]
 """What decodes JPEGs."""

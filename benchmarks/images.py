@@ -34,18 +34,19 @@ from benchmarks.jobs import link_images, local_crew, measure_job
 from benchmarks.planted import TINY, plant_network
 from benchmarks.reach_speed import gpu_mib
 from benchmarks.trend import Sampler
-from maskjet import measured, process
 from maskjet.cli.options import ModelOption, WeightsOption, print_result, with_config
 from maskjet.config import EngineConfig
 from maskjet.errors import UnsupportedError, first_line
+from maskjet.host import process
+from maskjet.host.machine import describe_machine
+from maskjet.host.measuring import check_runs
+from maskjet.host.timing import percentile
 from maskjet.jobs.segments import Settings
-from maskjet.machine import describe_machine
-from maskjet.media.decoding import name_nvjpeg
 from maskjet.model import Model, read_network
 from maskjet.networks import Network
 from maskjet.networks.rfdetr import RFDETR
+from maskjet.sources.decoding import name_nvjpeg
 from maskjet.spec import SPECS
-from maskjet.timing import percentile
 
 PARTS = ("ways", "floors", "job", "long", "peers")
 """What can be measured, the most important first."""
@@ -93,7 +94,7 @@ def run(
         InputError: An argument is not as above.
     """
     began = time.monotonic()
-    measured.check_runs(runs)
+    check_runs(runs)
     check_names(only, PARTS)
     config = replace(config or EngineConfig(), batch=BATCH)
     device = config.resolve_device()

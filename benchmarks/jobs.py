@@ -33,18 +33,19 @@ from benchmarks.command import OnlyOption, ReportOption, check_names, start
 from benchmarks.reach_videos import repeat
 from benchmarks.serve import draw_images, plant
 from benchmarks.trend import Sampler, Trend
-from maskjet import devices, traffic
+from maskjet import traffic
 from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_result, with_config
 from maskjet.config import EngineConfig
-from maskjet.devices import SEGMENTS_PER_GPU
 from maskjet.errors import InputError
-from maskjet.files import write_json
+from maskjet.host import devices
+from maskjet.host.devices import SEGMENTS_PER_GPU
+from maskjet.host.files import write_json
+from maskjet.host.machine import describe_machine
 from maskjet.jobs import cluster, driver
 from maskjet.jobs.local import ONE_THREAD, LocalWorkers, choose_streams
 from maskjet.jobs.planning import plan
 from maskjet.jobs.ray import RayWorkers
 from maskjet.jobs.segments import Settings
-from maskjet.machine import describe_machine
 from maskjet.traffic import FPS
 
 ONLY = ("images", "video", "planning")
@@ -138,7 +139,7 @@ def local_crew(names: str, config: EngineConfig, lanes: int | None = None) -> Cr
         config: How they run.
         lanes: Segments that a process works on at a time; None as `maskjet job`.
     """
-    places = devices.choose(names, config, None)
+    places = devices.choose(names, config.check_cpu, None)
     lanes = lanes or choose_streams(places)
     return Crew(names, len(places), lanes, lambda orders: LocalWorkers(orders, places, lanes))
 

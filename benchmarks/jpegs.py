@@ -22,19 +22,20 @@ import typer
 
 from benchmarks.command import OnlyOption, ReportOption, SizeOption, check_names, start
 from benchmarks.jpeg_kinds import DAMAGED, Image, JPEGFile, encode, make_files
-from maskjet import measured, traffic
+from maskjet import traffic
 from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_result, with_config
 from maskjet.config import EngineConfig
 from maskjet.detections import coco_annotations
 from maskjet.errors import MaskjetError, SourceError, UnsupportedError, first_line
-from maskjet.machine import describe_machine
-from maskjet.media.images import decode_image
-from maskjet.media.nvjpeg import JPEGDecoder, jpeg_decoder
-from maskjet.media.plain_jpegs import PlainJPEG, check_jpeg
+from maskjet.host import measuring
+from maskjet.host.machine import describe_machine
 from maskjet.model import Model, read_network
 from maskjet.parity import FIRST_SEED, THRESHOLD, coco
 from maskjet.parity.images import Traffic
 from maskjet.parity.pair import Pairing, pair
+from maskjet.sources.images import decode_image
+from maskjet.sources.nvjpeg import JPEGDecoder, jpeg_decoder
+from maskjet.sources.plain_jpegs import PlainJPEG, check_jpeg
 
 PARTS = ("bytes", "detections")
 """What can be compared."""
@@ -115,7 +116,7 @@ def _plain(value: float | None) -> str:
 
 
 @dataclass(frozen=True)
-class JpegsReport(measured.MeasuredReport):
+class JpegsReport(measuring.MeasuredReport):
     """All comparisons; measurements are `KindLikeness`."""
 
     detections: Sequence[Likeness] = ()
@@ -178,7 +179,7 @@ def run(
         InputError: An argument is not as above.
     """
     check_names(only, PARTS)
-    measured.check_runs(count, "count")
+    measuring.check_runs(count, "count")
     config = config or EngineConfig()
     device, notes = config.resolve_device(), list[str]()
     found = JpegsReport(describe_machine(), [], notes)

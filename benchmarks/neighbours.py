@@ -21,8 +21,8 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.command import ReportOption, start
-from maskjet.files import write_json
-from maskjet.machine import describe_machine
+from maskjet.host.files import write_json
+from maskjet.host.machine import describe_machine
 
 SETTINGS: Mapping[str, Mapping[str, str]] = {
     "as OpenMP has it": {},

@@ -29,12 +29,12 @@ from torch import Tensor
 
 from benchmarks.command import OnlyOption, ReportOption, check_names, start
 from benchmarks.planted import randomise
-from maskjet import measured
 from maskjet.cli.options import print_result, progress
 from maskjet.config import EngineConfig, RuntimeName
 from maskjet.engine.slot import count_nodes
 from maskjet.errors import UnsupportedError
-from maskjet.machine import describe_machine
+from maskjet.host import measuring
+from maskjet.host.machine import describe_machine
 from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR, NetworkOutput
 from maskjet.networks.rfdetr.decoder import refine_boxes
@@ -110,7 +110,7 @@ class FirstFrame:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkReport(measured.MeasuredReport):
+class NetworkReport(measuring.MeasuredReport):
     """All runtimes, and the steps of fused ones."""
 
     measurements: Sequence[NetworkCost]
@@ -165,7 +165,7 @@ def run(
         InputError: A name is not known, or runs is less than 1.
         UnsupportedError: There is no GPU.
     """
-    measured.check_runs(runs)
+    measuring.check_runs(runs)
     check_names(sizes, SPECS, "size")
     check_names(only, RUNTIMES)
     if not torch.cuda.is_available():

@@ -27,12 +27,12 @@ from benchmarks.contest import Contest, Entry
 from benchmarks.planted import plant_detector
 from benchmarks.two_stage import CANDIDATES, SURVIVORS
 from benchmarks.two_stage_contest import to_float
-from maskjet import measured
 from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.errors import InputError, SourceError, first_line
-from maskjet.extras import require
-from maskjet.machine import describe_machine
-from maskjet.onnx import REWRITES, OptimizedFile, optimize_onnx
+from maskjet.export.onnx_rewrites import REWRITES, OptimizedFile, optimize_onnx
+from maskjet.host import measuring
+from maskjet.host.extras import require
+from maskjet.host.machine import describe_machine
 from maskjet.traffic import sample
 
 EXPORTED = "as exported"
@@ -65,7 +65,7 @@ class FileCost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnnxReport(measured.MeasuredReport):
+class OnnxReport(measuring.MeasuredReport):
     """All variants of one file."""
 
     measurements: Sequence[FileCost]
@@ -112,7 +112,7 @@ def run(
         SourceError: The file is missing or no ONNX model.
         MissingDependencyError: onnx-ir or onnxruntime is not installed.
     """
-    measured.check_runs(runs)
+    measuring.check_runs(runs)
     streets = (np.array(sample(seed, size_hw=size_hw).image) for seed in range(_IMAGES))
     images = [to_float(street, torch.device("cpu")).numpy() for street in streets]
     with TemporaryDirectory() as folder:

@@ -22,13 +22,14 @@ import typer
 from benchmarks.command import DeviceOption, OnlyOption, ReportOption, check_names, start
 from benchmarks.contest import Contest, Entry, take_turns
 from benchmarks.workloads import GPU_WORKLOADS, WORKLOADS, Inputs, Workload, as_listed, to_device
-from maskjet import measured, ops
+from maskjet import ops
 from maskjet.cli.options import print_result
 from maskjet.config import EngineConfig
 from maskjet.errors import MaskjetError
-from maskjet.machine import describe_machine
+from maskjet.host import measuring
+from maskjet.host.machine import describe_machine
+from maskjet.host.tables import shown
 from maskjet.ops.record import Op
-from maskjet.tables import shown
 from tests.ops.cases import CHECKS
 from tests.ops.network import OPS
 
@@ -67,7 +68,7 @@ class VariantCost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpsReport(measured.MeasuredReport):
+class OpsReport(measuring.MeasuredReport):
     """All measurements of a run."""
 
     measurements: Sequence[VariantCost]
@@ -127,7 +128,7 @@ def run(path: Path | None = None, *, runs: int = 30, only: Sequence[str] = (), d
         UnsupportedError: The device is not available.
         MaskjetError: An implementation does not equal the reference; nothing is written.
     """
-    measured.check_runs(runs)
+    measuring.check_runs(runs)
     check_names(only, OPS)
     resolved = EngineConfig(device=device).resolve_device()
     bandwidth = measure_bandwidth(resolved)

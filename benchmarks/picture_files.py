@@ -22,18 +22,19 @@ from av.video.frame import PictureType
 from benchmarks.peers.loading import load_module
 from benchmarks.planted import plant_network
 from benchmarks.reach_videos import repeat
-from maskjet import load, measured, process, traffic
+from maskjet import load, traffic
 from maskjet.config import EngineConfig
 from maskjet.drawing import Redaction, Style
 from maskjet.errors import MaskjetError, UnsupportedError
-from maskjet.machine import describe_machine
-from maskjet.media.decoding import Decoding, choose_decoding
-from maskjet.media.frames import Source, open_source
-from maskjet.media.picture import Picture
-from maskjet.media.sinks import check_outputs
-from maskjet.media.sinks.drawing_threads import DrawingThreads
-from maskjet.media.sinks.encoders import Encoding, share_cores
+from maskjet.host import measuring, process
+from maskjet.host.machine import describe_machine
 from maskjet.model import Model
+from maskjet.outputs.drawing_threads import DrawingThreads
+from maskjet.outputs.encoders import Encoding, share_cores
+from maskjet.outputs.opening import check_outputs
+from maskjet.sources.decoding import Decoding, choose_decoding
+from maskjet.sources.frames import Source, open_source
+from maskjet.sources.picture import Picture
 from maskjet.spec import SPECS
 from maskjet.traffic import FPS
 
@@ -65,7 +66,7 @@ class FileSpeed:
 
 
 @dataclass(frozen=True)
-class FilesReport(measured.MeasuredReport):
+class FilesReport(measuring.MeasuredReport):
     """The speeds of files; measurements are `FileSpeed`."""
 
     runs: int = 0
@@ -116,7 +117,7 @@ def run_files(path: Path | None = None, *, device: str = "auto", runs: int = 3, 
         InputError: An argument is not as above.
         MaskjetError: A video does not have the frames that were written.
     """
-    measured.check_runs(runs)
+    measuring.check_runs(runs)
     process.keep_freed_memory()  # as `maskjet run` does
     notes: list[str] = []
     with ExitStack() as stack:

@@ -26,17 +26,18 @@ from benchmarks.command import DeviceOption, OnlyOption, ReportOption, check_nam
 from benchmarks.peers.loading import load_module
 from benchmarks.picture_files import run_files
 from benchmarks.planted import plant_network
-from maskjet import load, measured, ops, process, traffic
+from maskjet import load, ops, traffic
 from maskjet.cli.options import print_result
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
 from maskjet.drawing import Cutout, DrawStyle, Painter, Redaction
 from maskjet.errors import MaskjetError, UnsupportedError
-from maskjet.machine import describe_machine
-from maskjet.media.frames import Frame
+from maskjet.host import measuring, process
+from maskjet.host.machine import describe_machine
+from maskjet.host.timing import percentile
 from maskjet.model import Model
+from maskjet.sources.frames import Frame
 from maskjet.spec import SPECS
-from maskjet.timing import percentile
 
 Image = NDArray[np.uint8]
 _STYLES: Mapping[str, DrawStyle | Redaction | Cutout] = {
@@ -70,7 +71,7 @@ class PictureCost:
 
 
 @dataclass(frozen=True)
-class PicturesReport(measured.MeasuredReport):
+class PicturesReport(measuring.MeasuredReport):
     """The times of drawing; measurements are `PictureCost`."""
 
     runs: int = 0
@@ -97,7 +98,7 @@ def run(path: Path | None = None, *, runs: int = 100, only: tuple[str, ...] = ()
         InputError: An argument is not as above.
         MaskjetError: Masks are not painted as the reference paints them.
     """
-    measured.check_runs(runs)
+    measuring.check_runs(runs)
     check_names(only, (*_STYLES, *_PEERS))
     cv2.setNumThreads(1)
     costs: list[PictureCost] = []

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from maskjet import ops
-from maskjet.extras import require
+from maskjet.host.extras import require
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.spec import ModelSpec
 

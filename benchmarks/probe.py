@@ -25,17 +25,17 @@ from numpy.typing import NDArray
 from benchmarks import chart
 from benchmarks.command import ReportOption, SizeOption, start
 from benchmarks.probe_picture import Scene, draw
-from maskjet import measured
 from maskjet.cli.options import ModelOption, WeightsOption, print_result, progress, with_config
 from maskjet.cli.parity import CocoDirOption, CountOption, ImagesOption, SeedOption, choose_images
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, UnsupportedError
-from maskjet.extras import require
-from maskjet.machine import describe_machine
-from maskjet.media.images import to_image
+from maskjet.host import measuring
+from maskjet.host.extras import require
+from maskjet.host.machine import describe_machine
 from maskjet.model import read_network
 from maskjet.ops.preprocess import RECORD
 from maskjet.parity import FIRST_SEED
+from maskjet.sources.images import to_image
 from maskjet.spec import ModelSpec
 
 Prepare = Callable[[torch.Tensor], torch.Tensor]
@@ -76,7 +76,7 @@ class InputDifference:
 
 
 @dataclass(frozen=True)
-class ProbeReport(measured.MeasuredReport):
+class ProbeReport(measuring.MeasuredReport):
     """Differences of all variants from both oracles, and between the oracles."""
 
     measurements: Sequence[InputDifference]

@@ -11,8 +11,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.machine import Machine
-from maskjet.media.images import Image
+from maskjet.host.machine import Machine
+from maskjet.sources.images import Image
 from maskjet.spec import ModelSpec
 
 

@@ -30,18 +30,19 @@ from benchmarks.reach_peers import LOOPS, OUTPUTS, Loop, time_loop
 from benchmarks.reach_report import DecodingSpeed, ReachReport, StreamSpeed
 from benchmarks.reach_speed import bytes_of, measure_pcie, open_all, time_decoding, time_graphs, time_stream
 from benchmarks.reach_videos import SIZES_HW, Videos
-from maskjet import process, traffic
+from maskjet import traffic
 from maskjet.cli.options import ModelOption, WeightsOption, print_result, with_config
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
 from maskjet.errors import UnsupportedError, first_line
-from maskjet.machine import describe_machine
-from maskjet.measured import check_runs
-from maskjet.media.frames import open_source
+from maskjet.host import process
+from maskjet.host.machine import describe_machine
+from maskjet.host.measuring import check_runs
+from maskjet.host.timing import rotate
 from maskjet.model import Model, read_network
 from maskjet.networks import Network
 from maskjet.networks.rfdetr import RFDETR
+from maskjet.sources.frames import open_source
 from maskjet.spec import SPECS, ModelSpec
-from maskjet.timing import rotate
 
 DECODERS = ("cuda", "cpu")
 PARTS = ("streams", "live", "peers", "border")

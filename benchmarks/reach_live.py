@@ -18,9 +18,9 @@ from benchmarks import live_sender
 from benchmarks.reach_report import Latency
 from benchmarks.reach_speed import Stopwatch, gpu_mib, open_all
 from maskjet.errors import MaskjetError
-from maskjet.media.source import Source
+from maskjet.host.timing import percentile
 from maskjet.model import Model
-from maskjet.timing import percentile
+from maskjet.sources.source import Source
 
 _PROCESSES = 4  # that send; a thread for each stream in them
 _LONGEST_S = 120.0  # of a connection, for which there is room for stamps

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from maskjet.measured import MeasuredReport
-from maskjet.tables import as_table, shown
+from maskjet.host.measuring import MeasuredReport
+from maskjet.host.tables import as_table, shown
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ import torch
 from benchmarks.reach_report import Speed
 from maskjet.engine.slot import GraphSlot, Pixels
 from maskjet.errors import InputError, UnsupportedError
-from maskjet.media.frames import open_source
-from maskjet.media.picture import Picture
-from maskjet.media.source import Frame, Source
 from maskjet.model import Model
 from maskjet.ops.memory import pin
+from maskjet.sources.frames import open_source
+from maskjet.sources.picture import Picture
+from maskjet.sources.source import Frame, Source
 
 _WARM_UP = 8  # frames of each stream
 _ROUNDS = 4  # batches of each slot before anything counts: the second one is captured

@@ -20,13 +20,14 @@ from benchmarks.capture import Call, read_calls, read_manifest
 from benchmarks.command import DeviceOption, ReportOption, start
 from benchmarks.contest import Contest, Entry
 from benchmarks.workloads import Inputs, as_listed, to_device
-from maskjet import measured, ops
+from maskjet import ops
 from maskjet.cli.options import print_result, progress
 from maskjet.config import EngineConfig
-from maskjet.machine import describe_machine
+from maskjet.host import measuring
+from maskjet.host.machine import describe_machine
+from maskjet.host.tables import shown
+from maskjet.host.timing import percentile
 from maskjet.ops.record import Op
-from maskjet.tables import shown
-from maskjet.timing import percentile
 from tests.ops.cases import CHECKS
 
 _EXIT_DIFFERENT = 1
@@ -63,7 +64,7 @@ class ReplayCost:
 
 
 @dataclass(frozen=True)
-class ReplayReport(measured.MeasuredReport):
+class ReplayReport(measuring.MeasuredReport):
     """All measurements of a run."""
 
     measurements: Sequence[ReplayCost]
@@ -141,7 +142,7 @@ def run(
         InputError: An argument or a capture is not as above.
         UnsupportedError: The implementation asked for can't run the calls.
     """
-    measured.check_runs(runs)
+    measuring.check_runs(runs)
     resolved = EngineConfig(device=device).resolve_device()
     manifests = {folder: read_manifest(folder) for folder in captures}
     machine = describe_machine()

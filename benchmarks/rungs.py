@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.workloads import CLASSES, MASK_SIDE, QUERIES, draw_logits
-from maskjet import coco_rle, ops
+from maskjet import ops
 from maskjet.errors import UnsupportedError
+from maskjet.masks import coco_rle
 from tests.ops.cases.paste_masks import blobs
 
 THRESHOLD = 0.5

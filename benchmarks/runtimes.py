@@ -27,16 +27,17 @@ from benchmarks.command import DeviceOption, OnlyOption, ReportOption, SizeOptio
 from benchmarks.contest import Contest, Entry
 from benchmarks.peers.rfdetr import export_onnx
 from benchmarks.planted import plant_network
-from maskjet import measured, runtimes
 from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.config import EngineConfig, Precision, RuntimeName
 from maskjet.detections import Detections
-from maskjet.machine import describe_machine
+from maskjet.export import export
+from maskjet.host import measuring
+from maskjet.host.machine import describe_machine
+from maskjet.host.process import convolutions_in_tf32
 from maskjet.model import Model
 from maskjet.networks import read_network
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity.pair import Pairing, pair
-from maskjet.process import convolutions_in_tf32
 from maskjet.spec import SPECS
 from maskjet.traffic import sample
 
@@ -78,7 +79,7 @@ class RuntimeCost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RuntimesReport(measured.MeasuredReport):
+class RuntimesReport(measuring.MeasuredReport):
     """All runtimes."""
 
     measurements: Sequence[RuntimeCost]
@@ -143,7 +144,7 @@ def run(
         MissingDependencyError: A runtime, or rfdetr, is not installed.
         UnsupportedError: The device, or ONNX Runtime on it, is not available.
     """
-    measured.check_runs(runs)
+    measuring.check_runs(runs)
     check_names(names, NETWORKS)
     place = EngineConfig(device=device).resolve_device()
     images = [np.array(sample(seed, size_hw=size_hw).image) for seed in range(_IMAGES)]
@@ -182,8 +183,8 @@ def _contenders(network: RFDETR, folder: Path, device: torch.device, *, has_peer
     else:
         yield add("PyTorch", "bf16")
     exact, half = (
-        runtimes.export(network, folder / "exact.onnx").path,
-        runtimes.export(network, folder / "half.onnx", precision="fp16").path,
+        export(network, folder / "exact.onnx").path,
+        export(network, folder / "half.onnx", precision="fp16").path,
     )
     yield read(exact, "ONNX Runtime", "fp32")
     if device.type == "cpu":

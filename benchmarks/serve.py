@@ -27,14 +27,15 @@ from benchmarks.peers.loading import check_spec, load_module
 from benchmarks.planted import plant_network
 from benchmarks.serve_processes import Server, run_ceiling, run_load, started
 from benchmarks.serve_report import Ceiling, ServeCost, ServeReport, agree, sum_up
-from maskjet import measured, traffic
+from maskjet import traffic
 from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_result, progress, with_config
 from maskjet.config import EngineConfig
-from maskjet.devices import choose
 from maskjet.errors import MaskjetError, first_line
-from maskjet.machine import describe_machine
-from maskjet.media.images import read_image
+from maskjet.host import measuring
+from maskjet.host.devices import choose
+from maskjet.host.machine import describe_machine
 from maskjet.model import read_network
+from maskjet.sources.images import read_image
 from maskjet.spec import SPECS
 
 NAMES = ("maskjet serve", "FastAPI + predict", "LitServe + rfdetr", "Ray Serve + maskjet")
@@ -92,7 +93,7 @@ def run(
         InputError: An argument is not as above.
         MaskjetError: A server finds other things than `predict`.
     """
-    measured.check_runs(runs)
+    measuring.check_runs(runs)
     check_names(only, NAMES)
     machine, config = describe_machine(), config or EngineConfig()
     processes = processes or max(1, len(os.sched_getaffinity(0)) // 4)
@@ -168,7 +169,10 @@ def _start(
     """Start the servers that can run here, one after the other; returns the reasons why others are left out."""
     engine, device = engine_arguments(config), ["--device", config.device]
     ours = "benchmarks.serve_servers"
-    workers = ["--workers", str(len(choose(config.device, config, None)))]  # as many as `maskjet serve` has processes
+    workers = [
+        "--workers",
+        str(len(choose(config.device, config.check_cpu, None))),
+    ]  # as many as `maskjet serve` has processes
     makers: dict[str, Callable[[], Any]] = {
         NAMES[0]: lambda: serving(model, engine),
         NAMES[1]: lambda: started(NAMES[1], [ours, "fastapi", *model, *engine], path="/predict", ready="/docs"),

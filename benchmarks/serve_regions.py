@@ -34,7 +34,7 @@ from benchmarks.serve import ClientsOption, draw_images, plant, serving
 from benchmarks.serve_processes import Server, free_port
 from maskjet import traffic
 from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_result
-from maskjet.timing import percentile
+from maskjet.host.timing import percentile
 
 WAYS = ("message", "system", "cuda")
 _FRAMES = 8  # in rotation

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.serve_load import Outcome
-from maskjet import measured
 from maskjet.detections import Detections
+from maskjet.host import measuring
+from maskjet.host.tables import shown
+from maskjet.host.timing import percentile
 from maskjet.parity.pair import pair
-from maskjet.tables import shown
-from maskjet.timing import percentile
 
 _SAME_CONFIDENCE, _SAME_IOU = 0.02, 0.98  # of an answer that equals `predict` but for the last bits of a batch
 
@@ -178,7 +178,7 @@ class Ceiling:
 
 
 @dataclass(frozen=True)
-class ServeReport(measured.MeasuredReport):
+class ServeReport(measuring.MeasuredReport):
     """All measurements of a run."""
 
     measurements: Sequence[ServeCost]

@@ -24,11 +24,11 @@ from fastapi import FastAPI, Request
 from starlette.concurrency import run_in_threadpool
 
 from benchmarks.contest import median_ms
-from maskjet import process
 from maskjet.cli.main import main
 from maskjet.cli.options import ModelOption, WeightsOption, print_result, with_config
 from maskjet.config import EngineConfig
 from maskjet.errors import MaskjetError
+from maskjet.host import process
 
 PortOption = Annotated[int, typer.Option(help="Port on 127.0.0.1.")]
 WorkersOption = Annotated[int, typer.Option(help="Processes that detect.")]
@@ -141,8 +141,8 @@ def ceiling(
     config: EngineConfig,
 ) -> None:
     """Print as JSON how fast the model is without a network between, and what `predict` finds on each image."""
-    from maskjet.media.images import decode_image
     from maskjet.model import Model, read_network
+    from maskjet.sources.images import decode_image
 
     with Model(read_network(model, weights), config) as loaded, process.garbage_frozen():
         bodies = [file.read_bytes() for file in files]

@@ -37,9 +37,9 @@ from benchmarks.trend import Sampler, Trend
 from maskjet.cli.options import ModelOption, WeightsOption, print_result, with_config
 from maskjet.config import EngineConfig
 from maskjet.errors import MaskjetError
-from maskjet.files import write_json
-from maskjet.machine import describe_machine
-from maskjet.timing import percentile
+from maskjet.host.files import write_json
+from maskjet.host.machine import describe_machine
+from maskjet.host.timing import percentile
 
 _SIZES_HW = ((176, 312), (720, 1280))
 _ANSWER_S = 60.0

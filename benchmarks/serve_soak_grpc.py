@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.peers.loading import load_module
 from benchmarks.serve_regions import writing_frames
-from maskjet.media.images import read_image
+from maskjet.sources.images import read_image
 
 DIFFERENT = "another answer to the same frame"
 _GOOD = {"message": "message", "region": "system"}  # where each kind of good client writes its frames

@@ -27,19 +27,20 @@ from benchmarks.peers import rfdetr
 from benchmarks.planted import plant_detector, plant_network
 from benchmarks.two_stage import CANDIDATES
 from benchmarks.two_stage_contest import to_float
-from maskjet import load, measured, process, traffic
+from maskjet import load, traffic
 from maskjet.cli.options import print_result
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
 from maskjet.engine.slot import GraphSlot
 from maskjet.errors import MaskjetError, UnsupportedError
-from maskjet.machine import describe_machine
+from maskjet.export.rewrites import optimize
+from maskjet.host import measuring, process
+from maskjet.host.machine import describe_machine
+from maskjet.host.tables import shown
+from maskjet.host.timing import percentile, play, rotate
 from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity.pair import pair
-from maskjet.rewrites import optimize
 from maskjet.spec import SPECS
-from maskjet.tables import shown
-from maskjet.timing import percentile, play, rotate
 
 Image = NDArray[np.uint8]
 _MASKS = 33  # per image
@@ -67,7 +68,7 @@ class SizesCost:
 
 
 @dataclass(frozen=True)
-class SizesReport(measured.MeasuredReport):
+class SizesReport(measuring.MeasuredReport):
     """The speed of images of many sizes; measurements are `SizesCost`."""
 
     model: str = ""
@@ -132,7 +133,7 @@ def run(
         InputError: An argument is not as above.
         MaskjetError: Images of many sizes are not answered as each is alone.
     """
-    measured.check_runs(runs)
+    measuring.check_runs(runs)
     check_names(only, (*_WAYS, *_PEERS))
     draw = random.Random(0)
     sizes_hw = [(draw.randint(least, most), draw.randint(least, most)) for _ in range(sizes)]

@@ -28,9 +28,9 @@ from benchmarks.trend import Sampler, Trend
 from maskjet import traffic
 from maskjet.cli.options import parse_size, print_result, with_config
 from maskjet.config import EngineConfig
-from maskjet.files import write_json
-from maskjet.machine import describe_machine
-from maskjet.measured import check_runs
+from maskjet.host.files import write_json
+from maskjet.host.machine import describe_machine
+from maskjet.host.measuring import check_runs
 from maskjet.model import Model
 from maskjet.spec import SPECS
 

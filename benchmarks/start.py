@@ -26,9 +26,9 @@ from tempfile import TemporaryDirectory
 import typer
 
 from benchmarks.command import DeviceOption, OnlyOption, ReportOption, check_names, start
-from maskjet.files import write_json
-from maskjet.machine import describe_machine
-from maskjet.tables import as_table, shown
+from maskjet.host.files import write_json
+from maskjet.host.machine import describe_machine
+from maskjet.host.tables import as_table, shown
 
 _PATIENCE_S = 600.0
 _NANO = "rf-detr-seg-nano"

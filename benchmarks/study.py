@@ -22,15 +22,15 @@ from benchmarks.command import SizeOption, start
 from benchmarks.study_parts import CONFIDENCES, DEMO, PARTS, SIZE_HW, SIZES, StudyPart
 from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.errors import InputError, SourceError, UnsupportedError
-from maskjet.files import write_json
-from maskjet.machine import Machine, describe_machine
+from maskjet.host.files import write_json
+from maskjet.host.machine import Machine, describe_machine
+from maskjet.host.process import convolutions_in_tf32
+from maskjet.host.tables import as_table
 from maskjet.parity import check, coco
 from maskjet.parity.dump import Dump, write_dump
 from maskjet.parity.dump_file import as_json
 from maskjet.parity.images import Images, Traffic
 from maskjet.parity.variants import DetectorVariant
-from maskjet.process import convolutions_in_tf32
-from maskjet.tables import as_table
 
 
 @dataclass(frozen=True)

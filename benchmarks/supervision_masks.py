@@ -20,11 +20,13 @@ import numpy as np
 import typer
 
 from benchmarks.command import ReportOption, SizesOption, start
-from maskjet import coco_rle, load, measured, traffic
+from maskjet import load, traffic
 from maskjet.cli.options import parse_size, print_result
 from maskjet.detections import Detections
 from maskjet.errors import MaskjetError
-from maskjet.machine import describe_machine
+from maskjet.host import measuring
+from maskjet.host.machine import describe_machine
+from maskjet.masks import coco_rle
 
 _SEED, _THRESHOLD = 3, 0.1  # a street with some 30 detections
 
@@ -44,7 +46,7 @@ class MasksCost:
 
 
 @dataclass(frozen=True)
-class MasksReport(measured.MeasuredReport):
+class MasksReport(measuring.MeasuredReport):
     """The costs; measurements are `MasksCost`."""
 
     measurements: Sequence[MasksCost]
@@ -70,7 +72,7 @@ def run(path: Path | None = None, *, sizes: Sequence[str] = ("1080p", "3840x2160
         InputError: An argument is not as above.
         MaskjetError: Masks differ.
     """
-    measured.check_runs(runs)
+    measuring.check_runs(runs)
     costs = []
     for size in sizes:
         image = traffic.sample(seed=_SEED, size_hw=parse_size(size)).image

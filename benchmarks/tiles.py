@@ -26,14 +26,16 @@ from numpy.typing import NDArray
 
 from benchmarks.command import DeviceOption, OnlyOption, ReportOption, check_names, start
 from benchmarks.peers.loading import load_module
-from maskjet import coco_rle, load, measured, process, traffic
+from maskjet import load, traffic
 from maskjet.cli.options import parse_size, print_result
 from maskjet.detections import Detections
 from maskjet.errors import MaskjetError, UnsupportedError
-from maskjet.machine import describe_machine
+from maskjet.host import measuring, process
+from maskjet.host.machine import describe_machine
+from maskjet.host.tables import shown
+from maskjet.masks import coco_rle
 from maskjet.model import Model
 from maskjet.parity.coco import evaluate
-from maskjet.tables import shown
 from maskjet.tiling.layout import cut_tiles
 from maskjet.tiling.merging import merge
 from maskjet.traffic.dataset import CATEGORIES, annotate
@@ -72,7 +74,7 @@ class TilesCost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TilesReport(measured.MeasuredReport):
+class TilesReport(measuring.MeasuredReport):
     """All ways on frames of one size."""
 
     measurements: Sequence[TilesCost]
@@ -256,8 +258,8 @@ def run(
         InputError: An argument is not as above.
         MaskjetError: `predict` finds other things than merging by hand.
     """
-    measured.check_runs(frames, "frames")
-    measured.check_runs(scored - frames + 1, "scored, less frames,")
+    measuring.check_runs(frames, "frames")
+    measuring.check_runs(scored - frames + 1, "scored, less frames,")
     check_names(only, WAYS)
     size_hw, notes = parse_size(size), []
     ways = {name: way for name, way in WAYS.items() if not only or name in only}

@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 
 from benchmarks.command import ReportOption, start
 from benchmarks.tiles import CATEGORY_IDS, FIRST_SEED, LOWERED
-from maskjet import load, measured, traffic
+from maskjet import load, traffic
 from maskjet.cli.options import parse_size, print_result
 from maskjet.detections import Detections
+from maskjet.host import measuring
+from maskjet.host.machine import describe_machine
+from maskjet.host.tables import shown
 from maskjet.jit import Ints
-from maskjet.machine import describe_machine
 from maskjet.parity.coco import METRICS, Scores, load_library
-from maskjet.tables import shown
 from maskjet.traffic.dataset import CATEGORIES, annotate
 
 _RESAMPLES = 1000
@@ -49,7 +50,7 @@ class Score:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreetsReport(measured.MeasuredReport):
+class StreetsReport(measuring.MeasuredReport):
     """Both ways on the same streets."""
 
     measurements: Sequence[Score]
@@ -89,7 +90,7 @@ def _make_score(found: Sequence[Detections], truths: Sequence[list[Any]]) -> Cal
 
 def run(path: Path | None, size: str, tile: int, streets: int) -> StreetsReport:
     """Score the demo model with tiles and without; raises InputError for a wrong argument."""
-    measured.check_runs(streets, "streets")
+    measuring.check_runs(streets, "streets")
     size_hw, truths, found = parse_size(size), [], []
     with load("demo", device="cpu") as model:
         for number in range(streets):

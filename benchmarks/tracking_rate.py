@@ -22,8 +22,8 @@ import maskjet
 from benchmarks.command import DeviceOption, ReportOption, SizeOption, start
 from benchmarks.reach_videos import repeat
 from maskjet.cli.options import parse_size, print_result
-from maskjet.files import write_json
-from maskjet.machine import describe_machine
+from maskjet.host.files import write_json
+from maskjet.host.machine import describe_machine
 from maskjet.model import Model
 
 _DEPTH = 4

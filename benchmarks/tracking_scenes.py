@@ -14,8 +14,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet import coco_rle
 from maskjet.detections import Detections
+from maskjet.masks import coco_rle
 from maskjet.traffic.bodies import CLASSES, build_body
 from maskjet.traffic.painter import Thing
 from maskjet.traffic.street import FPS, Street, TrafficFrame

@@ -20,12 +20,12 @@ from benchmarks.command import DeviceOption, OnlyOption, ReportOption, SizeOptio
 from benchmarks.planted import plant_detector
 from benchmarks.pooling import measure_pooling
 from benchmarks.two_stage_contest import BASELINE, CONTENDERS, DetectorCost, Detectors, to_float
-from maskjet import measured
 from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.config import EngineConfig
-from maskjet.machine import describe_machine
-from maskjet.process import convolutions_in_tf32
-from maskjet.tables import shown
+from maskjet.host import measuring
+from maskjet.host.machine import describe_machine
+from maskjet.host.process import convolutions_in_tf32
+from maskjet.host.tables import shown
 from maskjet.traffic import sample
 
 SETTINGS = ("default", "stress")
@@ -36,7 +36,7 @@ _IMAGES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoStageReport(measured.MeasuredReport):
+class TwoStageReport(measuring.MeasuredReport):
     """All measurements of a run."""
 
     measurements: Sequence[DetectorCost]
@@ -94,7 +94,7 @@ def run(
         UnsupportedError: The device is not available.
         MissingDependencyError: torchvision is not installed.
     """
-    measured.check_runs(runs)
+    measuring.check_runs(runs)
     check_names(settings, SETTINGS, "settings")
     check_names(only, CONTENDERS)
     where = EngineConfig(device=device).resolve_device()

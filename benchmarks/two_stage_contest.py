@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from benchmarks.aten import FOLD_NMS, GATHER_LEVELS, PICK_LEVELS, Rewrite, capture
 from benchmarks.contest import Contest, Entry, Times
-from maskjet import coco_rle
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import MaskjetError, first_line
+from maskjet.export.rewrites import optimize
+from maskjet.host.process import garbage_frozen
+from maskjet.masks import coco_rle
 from maskjet.model import Model
 from maskjet.parity.pair import Pairing, pair
-from maskjet.process import garbage_frozen
-from maskjet.rewrites import optimize
 
 Image = NDArray[np.uint8]
 Detect = Callable[[Image], Detections]

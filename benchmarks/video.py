@@ -25,7 +25,7 @@ from benchmarks.command import OnlyOption, ReportOption, SizesOption, start
 from benchmarks.contenders import Contender, Image, Ours, build
 from benchmarks.planted import plant_network
 from benchmarks.video_report import OutputCost, VideoCost, VideoReport
-from maskjet import measured, process, traffic
+from maskjet import traffic
 from maskjet.cli.options import (
     ModelOption,
     WeightsOption,
@@ -37,15 +37,16 @@ from maskjet.cli.options import (
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import MaskjetError
-from maskjet.machine import describe_machine
-from maskjet.media.frames import open_source
-from maskjet.media.sinks import open_sinks
+from maskjet.host import measuring, process
+from maskjet.host.machine import describe_machine
+from maskjet.host.profiling import Work, profile
+from maskjet.host.timing import percentile, play
 from maskjet.model import read_network
 from maskjet.networks.rfdetr import RFDETR
+from maskjet.outputs.opening import open_sinks
 from maskjet.parity.pair import Pairing, pair
-from maskjet.profiling import Work, profile
+from maskjet.sources.frames import open_source
 from maskjet.spec import SPECS, ModelSpec
-from maskjet.timing import percentile, play
 
 OUTPUTS = {"JSON lines": ("out.jsonl",), "JSON lines + annotated video": ("out.jsonl", "out.mp4")}
 """Outputs written from the results of the last rung, by name."""
@@ -95,8 +96,8 @@ def run(
         UnsupportedError: The device or precision is not available.
         MaskjetError: Two rungs that must find exactly the same do not.
     """
-    measured.check_runs(runs)
-    measured.check_runs(frames, "frames")
+    measuring.check_runs(runs)
+    measuring.check_runs(frames, "frames")
     machine = describe_machine()
     config = config or EngineConfig()
     trials: list[_Trial] = []

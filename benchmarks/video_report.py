@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from maskjet import measured
-from maskjet.tables import shown
+from maskjet.host import measuring
+from maskjet.host.tables import shown
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class OutputCost:
 
 
 @dataclass(frozen=True)
-class VideoReport(measured.MeasuredReport):
+class VideoReport(measuring.MeasuredReport):
     """All measurements of a run."""
 
     measurements: Sequence[VideoCost]

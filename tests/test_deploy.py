@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import maskjet
-from maskjet.devices import SEGMENTS_PER_GPU
+from maskjet.host.devices import SEGMENTS_PER_GPU
 from maskjet.jobs.cluster import Pool, fit
 from maskjet.serve import Settings, create_app, sources
 from maskjet.serve.guard import HEALTH

@@ -100,7 +100,7 @@ def undone(monkeypatch, tmp_path):
     """An empty working directory, no GPU, and afterwards the process as it was."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # the pages show what a CPU finds
-    monkeypatch.setattr("maskjet.bench._BUDGET_S", 0.3)
+    monkeypatch.setattr("maskjet.evaluation.speed._BUDGET_S", 0.3)
     for name in limits.NAMES:
         monkeypatch.setattr(limits, name, getattr(limits, name))
     yield monkeypatch

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from numba.core.dispatcher import Dispatcher
 
-from maskjet import cache, jit
+from maskjet import jit
+from maskjet.host import cache
 
 MODULE = """
 from maskjet.jit import Inlined, compiled

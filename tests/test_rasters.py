@@ -10,9 +10,10 @@ import cv2
 import numpy as np
 import pytest
 
-from maskjet import coco_rle, limits, rasters, traffic
+from maskjet import limits, rasters, traffic
 from maskjet.detections import Detections
 from maskjet.errors import SourceError
+from maskjet.masks import coco_rle
 from maskjet.rasters import detect_raster
 from tests.cli.command_line import call
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from maskjet.errors import InputError
-from maskjet.printing import sanitise
+from maskjet.host.printing import sanitise
 from maskjet.spec import BOUNDS, ModelSpec, name_classes
 from tests.networks.test_network import TINY
 

@@ -57,7 +57,7 @@ COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
 }
 """Name, with a remark where a command is tried twice, to arguments and the error that a base install answers with."""
 # Packages that ask for their extras before they import their modules.
-_ASKED_FOR = ("maskjet.onnx.", "maskjet.runtimes.", "maskjet.serve.")
+_ASKED_FOR = ("maskjet.export.onnx_rewrites.", "maskjet.export.", "maskjet.serve.")
 _NEEDS_EXTRA = re.compile(r"^.+ needs .+: pip install \"maskjet\[\w+\]\"\.$")
 
 
@@ -149,10 +149,10 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 def check_demo(folder: Path) -> None:
     """The demo has a frame in the video and a line of JSON for each frame of the street, and found something."""
-    import maskjet.media.frames
+    import maskjet.sources.frames
 
     assert Path(maskjet.__file__).is_relative_to(sys.prefix), f"{maskjet.__file__} must lie in {sys.prefix}."
-    street, video = (list(maskjet.media.frames.open_source(folder / name)) for name in ("street.mp4", "demo.mp4"))
+    street, video = (list(maskjet.open_source(folder / name)) for name in ("street.mp4", "demo.mp4"))
     lines = [json.loads(line) for line in (folder / "demo.jsonl").read_text().splitlines()]
     assert len(street) == len(video) == len(lines) > 0, (len(street), len(video), len(lines))
     assert [line["index"] for line in lines] == list(range(len(lines)))

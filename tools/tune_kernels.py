@@ -23,7 +23,7 @@ from unittest.mock import patch
 import torch
 
 from benchmarks.workloads import GPU_WORKLOADS, WORKLOADS, projections, to_device
-from maskjet.machine import describe_machine
+from maskjet.host.machine import describe_machine
 from maskjet.ops.attention.triton import Blocks
 from maskjet.ops.canvas import stretch
 from maskjet.ops.encode_masks import triton as encode

@@ -6,7 +6,7 @@ PICK_LEVELS.apply(program.module)
 detections = program.detect(images)
 """
 
-from maskjet.extras import require
+from maskjet.host.extras import require
 
 require("torchvision", extra="bench", purpose="benchmarks.aten")
 

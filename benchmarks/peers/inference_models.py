@@ -20,8 +20,8 @@ from benchmarks.rungs import THRESHOLD, Instances, Postprocess, Request
 from benchmarks.workloads import CLASSES, MASK_SIDE, QUERIES
 from maskjet.detections import Detections
 from maskjet.errors import UnsupportedError
+from maskjet.host.timing import synchronize
 from maskjet.spec import ModelSpec
-from maskjet.timing import synchronize
 
 _INFERENCE = "inference_models.models.rfdetr"
 

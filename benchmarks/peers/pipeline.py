@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from maskjet.detections import Detections
-from maskjet.media.frames import Frame, Source
 from maskjet.networks.exported.network_file import NetworkFile
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity.variants import DetectorVariant
+from maskjet.sources.frames import Frame, Source
 from maskjet.spec import ModelSpec
 
 Image = NDArray[np.uint8]

@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from maskjet import process
 from maskjet.errors import (
     CheckpointError,
     DeviceError,
@@ -24,17 +23,29 @@ from maskjet.errors import (
     SourceError,
     UnsupportedError,
 )
+from maskjet.host import process
 from maskjet.version import __version__
 
 if TYPE_CHECKING:
-    from maskjet import ops, rewrites, tracking, traffic
+    from maskjet import ops, tracking, traffic
     from maskjet.detections import Detections
     from maskjet.drawing import draw
-    from maskjet.media.frames import Frame
+    from maskjet.evaluation.evaluation import evaluate
+    from maskjet.export import rewrites
+    from maskjet.masks import coco_rle as coco_rle
     from maskjet.model import Model, load
-    from maskjet.parity.evaluation import evaluate
+    from maskjet.outputs.label_options import LabelOptions as LabelOptions
+    from maskjet.outputs.opening import Outputs as Outputs
+    from maskjet.outputs.opening import check_outputs as check_outputs
+    from maskjet.outputs.opening import open_sinks as open_sinks
+    from maskjet.outputs.window import Window as Window
     from maskjet.report import Report
+    from maskjet.sources.expansion import expand_sources as expand_sources
+    from maskjet.sources.frames import Frame
+    from maskjet.sources.frames import Source as Source
+    from maskjet.sources.frames import open_source as open_source
 
+# Names of `from maskjet import *`; the other names of _HOMES and _MODULES are as public.
 __all__ = [
     "CheckpointError",
     "Detections",
@@ -61,14 +72,30 @@ __all__ = [
 
 _HOMES = {
     "Detections": "detections",
-    "Frame": "media.frames",
+    "Frame": "sources.frames",
+    "LabelOptions": "outputs.label_options",
     "Model": "model",
+    "Outputs": "outputs.opening",
     "Report": "report",
+    "Source": "sources.frames",
+    "Window": "outputs.window",
+    "check_outputs": "outputs.opening",
     "draw": "drawing",
-    "evaluate": "parity.evaluation",
+    "evaluate": "evaluation.evaluation",
+    "expand_sources": "sources.expansion",
     "load": "model",
+    "open_sinks": "outputs.opening",
+    "open_source": "sources.frames",
 }
-_MODULES = ("ops", "rewrites", "tracking", "traffic")
+_MODULES = {
+    "coco_rle": "masks.coco_rle",
+    "limits": "limits",
+    "ops": "ops",
+    "rewrites": "export.rewrites",
+    "runtimes": "export",  # its name before 0.3
+    "tracking": "tracking",
+    "traffic": "traffic",
+}
 
 process.avoid_broken_amx()  # before PyTorch is used
 
@@ -76,7 +103,7 @@ process.avoid_broken_amx()  # before PyTorch is used
 def __getattr__(name: str) -> Any:
     """Import what is asked for on first use (PEP 562): PyTorch takes two seconds, and `maskjet --help` needs none."""
     if name in _MODULES:
-        return importlib.import_module(f"maskjet.{name}")
+        return importlib.import_module(f"maskjet.{_MODULES[name]}")
     if name in _HOMES:
         value = globals()[name] = getattr(importlib.import_module(f"maskjet.{_HOMES[name]}"), name)
         return value
@@ -84,4 +111,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return list(__all__)
+    return sorted({*__all__, *_HOMES, *_MODULES})

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from maskjet.errors import InputError, UnsupportedError, suggest
+from maskjet.host.devices import name_device
 from maskjet.spec import ModelSpec, check_count, parse_color
 
 if TYPE_CHECKING:
@@ -185,11 +186,6 @@ class EngineConfig:
                 step: name for step, _, name in (part.partition("=") for part in by_step.split(","))
             }
         return cls(**found)
-
-
-def name_device(device: object) -> str:
-    """The name of a device: 0 and "0" are "cuda:0", and PyTorch's devices have theirs."""
-    return f"cuda:{device}" if re.fullmatch(r"\d{1,4}", str(device)) else str(device)
 
 
 def torch_dtype(precision: str) -> torch.dtype:

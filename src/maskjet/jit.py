@@ -16,7 +16,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet import cache
+from maskjet.host import cache
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, U
 
 import torch
 
-from maskjet import process
-from maskjet.calls import Choices, Threshold
 from maskjet.config import (
     Decoder,
     Driver,
@@ -33,20 +31,22 @@ from maskjet.engine import pipeline
 from maskjet.engine.engine import Engine
 from maskjet.engine.isolation import isolated
 from maskjet.errors import InputError, UnsupportedError, suggest
-from maskjet.media.ahead import is_encoded, load_ahead, read_encoded
-from maskjet.media.containers import shown_name
-from maskjet.media.decoding import choose_decoding, choose_for_call
-from maskjet.media.frames import Frame, kind_of_source, open_images, split_sources
-from maskjet.media.images import ImageLike, ImageReference, split_images, to_pixels
+from maskjet.host import process
 from maskjet.networks import Network, find_family, read_network
 from maskjet.ops.compilers import compilers
 from maskjet.ops.gpu import on_device
+from maskjet.postprocessing import Choices, Threshold
 from maskjet.report import Report, make_report
+from maskjet.sources.ahead import is_encoded, load_ahead, read_encoded
+from maskjet.sources.containers import shown_name
+from maskjet.sources.decoding import choose_decoding, choose_for_call
+from maskjet.sources.frames import Frame, kind_of_source, open_images, split_sources
+from maskjet.sources.images import ImageLike, ImageReference, split_images, to_pixels
 from maskjet.spec import ClassNames, ModelSpec, check_count, check_whole, name_classes
 from maskjet.tiling.layout import TileSize, Tiling
 
 if TYPE_CHECKING:
-    from maskjet.media.decoding import Decoding
+    from maskjet.sources.decoding import Decoding
     from maskjet.tracking import Tracker, TrackerLike
 
 __all__ = ["ImageLike", "Model", "Report", "Threshold", "load", "read_network"]
@@ -215,7 +215,7 @@ class Model:
         frames are decoded that far ahead.
 
         Args:
-            source: Whatever `maskjet.media.frames.open_source` takes, or a source it returned: an image, folder, glob,
+            source: Whatever `maskjet.open_source` takes, or a source it returned: an image, folder, glob,
                 video, camera, URL, array, or a list of images. A list of other things (videos, cameras, URLs, folders,
                 sources) runs side by side; `Frame.stream` is the position in the list. A camera or endless stream that
                 breaks off is opened again, and no other source waits for it; see `reconnect_for` of `open_source`.
@@ -443,7 +443,7 @@ def load(
     Args:
         model: "demo" for the embedded one; a named size such as "rf-detr-seg-nano", with `weights`; the path of a
             checkpoint, whose size is then recognised, or of a folder to which transformers saved an RF-DETR; an
-            exported file (.onnx, .engine or .plan), of `maskjet.runtimes` or of rfdetr; or torchvision's Faster or Mask
+            exported file (.onnx, .engine or .plan), of `maskjet.export` or of rfdetr; or torchvision's Faster or Mask
             R-CNN, which is copied, or its builder's name with `weights`, as "torchvision:maskrcnn_resnet50_fpn". A
             plain one is first rewritten by `maskjet.rewrites.optimize`, which takes class names, too.
         weights: Path of a named model's checkpoint: rfdetr's .pt or .pth, torchvision's state dict, or safetensors;

@@ -19,8 +19,8 @@ import numpy as np
 from maskjet import limits
 from maskjet.detections import Detections
 from maskjet.errors import InputError, SourceError, translate_errors
-from maskjet.extras import require
-from maskjet.files import is_same_file, replacing
+from maskjet.host.extras import require
+from maskjet.host.files import is_same_file, replacing
 from maskjet.tiling.layout import Tile, TileSize, cut_tiles
 
 if TYPE_CHECKING:

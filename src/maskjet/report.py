@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from maskjet import process
 from maskjet.engine.engine import Engine
+from maskjet.host import process
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from maskjet import limits
 from maskjet.errors import InputError, translate_errors
-from maskjet.printing import sanitise
+from maskjet.host.printing import sanitise
 
 Resize = Literal["stretch", "letterbox"]
 LetterboxPlace = Literal["center", "top-left"]

@@ -14,7 +14,7 @@ from benchmarks.image_files import ImageSet, coco_sizes, mean_bytes, write_set
 from benchmarks.peers.pipeline import Pipeline
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, MaskjetError
-from maskjet.media.images import read_image
+from maskjet.sources.images import read_image
 
 SMALL = {"few": ImageSet("few", [(96, 160)], 5, 8_000), "sizes": ImageSet("sizes", [(96, 160), (64, 80)], 4, 4_000)}
 

@@ -14,8 +14,8 @@ from benchmarks.jpeg_kinds import JPEGFile, encode, make_files
 from maskjet import traffic
 from maskjet.config import EngineConfig
 from maskjet.errors import UnsupportedError
-from maskjet.media.images import decode_image
 from maskjet.parity.images import Traffic
+from maskjet.sources.images import decode_image
 
 CPU = torch.device("cpu")
 

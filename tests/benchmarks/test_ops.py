@@ -8,8 +8,9 @@ import torch
 
 from benchmarks import ops as bench_ops
 from benchmarks.workloads import GPU_WORKLOADS, WORKLOADS, as_listed
-from maskjet import coco_rle, ops
+from maskjet import ops
 from maskjet.errors import MaskjetError
+from maskjet.masks import coco_rle
 from tests.ops.network import OPS
 
 FIRST_WORKLOADS = [

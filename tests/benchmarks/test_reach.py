@@ -17,8 +17,8 @@ from benchmarks.reach_videos import repeat, write_live
 from maskjet import traffic
 from maskjet.config import EngineConfig
 from maskjet.errors import UnsupportedError
-from maskjet.media.frames import open_source
 from maskjet.model import Model
+from maskjet.sources.frames import open_source
 
 FRAMES = 9
 

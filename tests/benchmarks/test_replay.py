@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from benchmarks import capture, replay
 from maskjet import ops, traffic
 from maskjet.errors import InputError
-from maskjet.media.frames import open_source
 from maskjet.model import read_network
+from maskjet.sources.frames import open_source
 
 OPS = ["preprocess", "select", "encode_masks"]
 pytestmark = pytest.mark.usefixtures("two_threads")

@@ -4,8 +4,8 @@ import pytest
 
 from benchmarks import soak
 from maskjet.config import EngineConfig
-from maskjet.media.frames import Frame
 from maskjet.model import Model
+from maskjet.sources.frames import Frame
 
 
 @pytest.fixture(autouse=True)

@@ -28,4 +28,4 @@ def quick(monkeypatch):
     For tests of what becomes of frames; a test of what is found asks for the input that the model was trained on.
     """
     monkeypatch.setenv("MASKJET_INPUT_SIZE", "80x80")
-    monkeypatch.setattr("maskjet.process.garbage_frozen", nullcontext)
+    monkeypatch.setattr("maskjet.host.process.garbage_frozen", nullcontext)

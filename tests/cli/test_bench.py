@@ -5,11 +5,11 @@ import json
 import pytest
 import torch
 
-from maskjet import bench
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, SourceError
-from maskjet.media.frames import open_source
+from maskjet.evaluation import speed
 from maskjet.model import Model, load, read_network
+from maskjet.sources.frames import open_source
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 @pytest.fixture(autouse=True)
 def _short(monkeypatch):
     for name, value in {"_BUDGET_S": 0.05, "_RUNS": 1, "_WARM_UP": 2, "_IN_MEMORY": 4, "_PROFILED": 2}.items():
-        monkeypatch.setattr(bench, name, value)
+        monkeypatch.setattr(speed, name, value)
 
 
 def test_json_has_everything(maskjet, clip):
@@ -48,18 +48,18 @@ def test_text_says_what_has_no_meaning_on_a_cpu(maskjet, clip):
 def test_what_is_found_is_counted(clip):
     with load("demo", device="cpu", input_size=(120, 120)) as model:
         seen = []
-        report = bench.measure_source(str(clip), model, frames=1, on_progress=lambda: seen.append(1))
+        report = speed.measure_source(str(clip), model, frames=1, on_progress=lambda: seen.append(1))
         with open_source(clip) as frames:
             found = len(model.predict(next(iter(frames)).image))
-    assert len(seen) == len(bench.DEPTHS)
+    assert len(seen) == len(speed.DEPTHS)
     assert report.detections == found > 0
 
 
 def test_frames_in_memory_are_bounded(clip, monkeypatch):
-    assert len(bench._decode(str(clip), 4)[1]) == 4
-    assert len(bench._decode(str(clip), 99)[1]) == 6
-    monkeypatch.setattr(bench, "_MOST_BYTES", 2 * 96 * 160 * 3)
-    assert len(bench._decode(str(clip), 99)[1]) == 2
+    assert len(speed._decode(str(clip), 4)[1]) == 4
+    assert len(speed._decode(str(clip), 99)[1]) == 6
+    monkeypatch.setattr(speed, "_MOST_BYTES", 2 * 96 * 160 * 3)
+    assert len(speed._decode(str(clip), 99)[1]) == 2
 
 
 def test_what_is_wrong_is_named(maskjet, clip, tmp_path, monkeypatch):
@@ -68,18 +68,18 @@ def test_what_is_wrong_is_named(maskjet, clip, tmp_path, monkeypatch):
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "bad.jpg").write_bytes(b"\xff\xd8")
     with pytest.raises(SourceError, match="source must have a frame that can be decoded"):
-        bench._decode(str(tmp_path / "images"), 1)
+        speed._decode(str(tmp_path / "images"), 1)
     opened = open_source(clip)
     opened.is_live = True
-    monkeypatch.setattr(bench, "open_source", lambda _: opened)
+    monkeypatch.setattr(speed, "open_source", lambda _: opened)
     with pytest.raises(InputError, match="source must be one that can be read again"):
-        bench._decode(str(clip), 1)
+        speed._decode(str(clip), 1)
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_launches_and_waits_are_counted(clip):
     with Model(read_network("demo"), EngineConfig(device="cuda", compile=False)) as model:
-        report = bench.measure_source(str(clip), model, frames=3)
+        report = speed.measure_source(str(clip), model, frames=3)
     assert (report.launches, report.waits) == (1, 0)
     assert report.copy_ms > 0
     assert report.gpu_ms > 0

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from maskjet.media.frames import open_source
+from maskjet.sources.frames import open_source
 from tests.cli.test_signals import start, wait_for_lines
-from tests.media.rtsp import RtspCamera
+from tests.sources.rtsp import RtspCamera
 from tests.waiting import until
 
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from maskjet.media.sinks import events
 from maskjet.model import Model
+from maskjet.outputs import events
 from maskjet.tracking import Counting, parse_counters
-from tests.media.outputs import lines
+from tests.outputs.outputs import lines
 
 SPECS = ["gate=line:0,50,160,45:anchor=bottom", "zone:0,30,160,30,160,96,0,96:frames=1"]
 COUNTS = [word for spec in SPECS for word in ("--count", spec)]

@@ -5,16 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from maskjet import runtimes
-
 
 def test_options_reach_the_file(monkeypatch, maskjet):
-    def export(model, out, **options):
+    def made(model, out, **options):
         given.append((model, str(out), options))
         return SimpleNamespace(as_dict=lambda: {"path": "demo.onnx"})
 
     given = []
-    monkeypatch.setattr(runtimes, "export", export)
+    monkeypatch.setattr("maskjet.export.export", made)
     code, printed, errors = maskjet("export demo -o demo.onnx --input-size 60x120 --precision fp16 --json")
     assert (code, errors, json.loads(printed)) == (0, "", {"path": "demo.onnx"})
     assert given == [("demo", "demo.onnx", {"weights": None, "input_size": (120, 60), "precision": "fp16"})]

@@ -7,9 +7,10 @@ import pytest
 import typer
 
 import maskjet
-from maskjet import bench, traffic
+from maskjet import traffic
 from maskjet.cli import suggesting
 from maskjet.cli.app import app
+from maskjet.evaluation import speed
 from tests.cli.command_line import call
 from tools.site_pages import examples_of, split_epilog
 
@@ -120,7 +121,7 @@ def shortened(words):
 def test_every_example_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name, value in {"_BUDGET_S": 0.05, "_RUNS": 1}.items():
-        monkeypatch.setattr(bench, name, value)
+        monkeypatch.setattr(speed, name, value)
     (tmp_path / "videos" / "day1").mkdir(parents=True)
     for path in ("videos/a.mp4", "videos/day1/b.mp4"):
         traffic.write_video(tmp_path / path, size_hw=(96, 160), frames=3)

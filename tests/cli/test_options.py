@@ -15,8 +15,8 @@ from maskjet.config import EngineConfig
 from maskjet.drawing import Cutout, DrawStyle, Redaction
 from maskjet.drawing.style import ColorBy
 from maskjet.errors import InputError
-from maskjet.label_options import LabelOptions
-from maskjet.mask_pixels import MaskPixels
+from maskjet.masks.stray_pixels import MaskPixels
+from maskjet.outputs.label_options import LabelOptions
 
 NOTHING = DrawStyle(**{name: False for name, (kind, *_) in drawing.FIELDS.items() if kind is bool})
 NAMES = tuple(field.name for field in fields(EngineConfig))

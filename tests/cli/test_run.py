@@ -16,10 +16,10 @@ from maskjet.cli import runs
 from maskjet.cli.options import progress_of
 from maskjet.cli.summary import Summary
 from maskjet.errors import DeviceError, InputError, OutputError, SourceError, UnsupportedError
-from maskjet.media.frames import ListSource, open_source
 from maskjet.model import Model
-from tests.media.outputs import lines as lines_of
-from tests.media.outputs import names as entries
+from maskjet.sources.frames import ListSource, open_source
+from tests.outputs.outputs import lines as lines_of
+from tests.outputs.outputs import names as entries
 
 pytestmark = pytest.mark.usefixtures("quick")
 TRAINED = "--input-size 240x240"
@@ -106,7 +106,7 @@ def test_tiles_are_those_of_stream(maskjet):
 
 
 def test_late_frames_are_dropped_and_counted(monkeypatch, maskjet):
-    monkeypatch.setattr("maskjet.media.expansion.open_with", Camera)
+    monkeypatch.setattr("maskjet.sources.expansion.open_with", Camera)
     line = f"run {CLIP} --side-by-side -o a.jsonl --drop-late"
     code, out, _ = maskjet(f"{line} --json")
     summary = json.loads(out)

@@ -15,10 +15,10 @@ import pytest
 from maskjet import traffic
 from maskjet.cli import runs, signals
 from maskjet.engine import reading
-from maskjet.media.frames import Frame, open_source
-from maskjet.media.sinks import open_sinks
-from tests.media.clips import write_video
-from tests.test_detections import some_detections
+from maskjet.outputs.opening import open_sinks
+from maskjet.sources.frames import Frame, open_source
+from tests.detections.test_detections import some_detections
+from tests.sources.clips import write_video
 from tests.waiting import until
 
 ENV = {**os.environ, "OMP_NUM_THREADS": "1", "MASKJET_INPUT_SIZE": "80x80"}  # so that frames come fast

@@ -13,11 +13,11 @@ from maskjet.cli import runs
 from maskjet.detections import Detections
 from maskjet.drawing import DrawStyle, Redaction, draw
 from maskjet.errors import UnsupportedError
-from maskjet.media import sinks
-from maskjet.media.frames import open_source
-from maskjet.media.images import read_image
-from tests.media.outputs import lines as lines_of
-from tests.media.test_audio import has_sound, write_with_sound
+from maskjet.outputs.sink import Sink
+from maskjet.sources.frames import open_source
+from maskjet.sources.images import read_image
+from tests.outputs.outputs import lines as lines_of
+from tests.outputs.test_audio import has_sound, write_with_sound
 
 pytestmark = pytest.mark.usefixtures("quick")
 TRAINED = "--input-size 240x240"
@@ -240,7 +240,7 @@ def test_audio_and_confidences_are_a_choice(run):
         assert {len(line.split()) % 2 == 1 for line in lines} == {is_odd}  # a class and points
 
 
-class FakeWindow(sinks.Sink):
+class FakeWindow(Sink):
     """A window whose user closes it after two frames."""
 
     made = ()
@@ -265,7 +265,7 @@ class FakeWindow(sinks.Sink):
 def windows(monkeypatch):
     """A function that gives all windows that have been opened."""
     monkeypatch.setattr(FakeWindow, "made", ())
-    monkeypatch.setattr(sinks, "Window", FakeWindow)
+    monkeypatch.setattr("maskjet.outputs.window.Window", FakeWindow)
     return lambda: FakeWindow.made
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from maskjet import coco_rle
 from maskjet.detections import Detections
-from maskjet.media.frames import open_source
+from maskjet.masks import coco_rle
 from maskjet.model import Model
-from tests.media.clips import encode
-from tests.media.outputs import lines, names
+from maskjet.sources.frames import open_source
+from tests.outputs.outputs import lines, names
+from tests.sources.clips import encode
 
 pytestmark = pytest.mark.usefixtures("quick")
 SIZE, COUNT, BLINK = (96, 160), 36, range(12, 22)

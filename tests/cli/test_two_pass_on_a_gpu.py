@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from maskjet import traffic
-from maskjet.media.frames import open_source
+from maskjet.sources.frames import open_source
 
 
 @pytest.mark.gpu

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from maskjet.config import EngineConfig
-from maskjet.media.picture import Picture, conversion_of
 from maskjet.model import Model
 from maskjet.ops.preprocess.yuv import YUVFrames, yuv_conversion
+from maskjet.sources.picture import Picture, conversion_of
 from tests.engine.test_slot import assert_same
 from tests.networks.test_network import tiny_network
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from maskjet.engine.pipeline import _AHEAD, _gather
-from maskjet.media.source import Frame
+from maskjet.sources.source import Frame
 
 _MOST = 4
 

@@ -11,7 +11,7 @@ from PIL import Image
 from maskjet.engine import reading as decoding
 from maskjet.engine.reading import Readers
 from maskjet.errors import InputError
-from maskjet.media.frames import ListSource
+from maskjet.sources.frames import ListSource
 from tests.waiting import until
 
 

@@ -7,8 +7,9 @@ import fsspec
 import pytest
 from pyarrow import fs
 
-from maskjet import devices, traffic
+from maskjet import traffic
 from maskjet.config import EngineConfig
+from maskjet.host import devices
 from maskjet.jobs.local import LocalWorkers
 from maskjet.model import Model
 from tests.jobs.making import CREDENTIALS, run_driver, write_street
@@ -55,7 +56,7 @@ def streets(tmp_path_factory):
 @pytest.fixture(scope="session")
 def whole(streets, tmp_path_factory):
     """The folder of an undisturbed job over the streets, whose worker has a process of its own."""
-    out, places = tmp_path_factory.mktemp("whole"), devices.choose("cpu", EngineConfig())
+    out, places = tmp_path_factory.mktemp("whole"), devices.choose("cpu", EngineConfig().check_cpu)
     found = run_driver(streets, out, lambda orders: LocalWorkers(orders, places, 1))
     assert (found.done, found.failed, found.failures) == (9, 0, 1)
     return out

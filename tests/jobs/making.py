@@ -15,8 +15,8 @@ from maskjet.jobs.processing import process
 from maskjet.jobs.rows import FoundFrame, TableBuilder, with_metadata
 from maskjet.jobs.segments import Segment, Settings, SourceFile, digest
 from maskjet.jobs.storage import describe
-from tests.media.clips import write_image
-from tests.test_detections import NAMES, some_detections
+from tests.detections.test_detections import NAMES, some_detections
+from tests.sources.clips import write_image
 
 SETTINGS = Settings().identity(None)
 CREDENTIALS = {

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from maskjet import devices
 from maskjet.config import EngineConfig
 from maskjet.errors import CheckpointError, DeviceError, OutputError, SourceError
+from maskjet.host import devices
 from maskjet.jobs import driver, local
 from maskjet.jobs.folders import open_folder
 from maskjet.jobs.parts import Parts
@@ -277,7 +277,7 @@ def test_errors_cross_processes_as_they_are():
 
 def test_a_worker_that_dies_each_time_it_starts_ends_the_job(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    workers = local.LocalWorkers({}, devices.choose("cpu", EngineConfig()), 1)
+    workers = local.LocalWorkers({}, devices.choose("cpu", EngineConfig().check_cpu), 1)
     with pytest.raises(DeviceError, match=r"cpu died 5 times without a result, at last: ended with exit code 1\.$"):
         list(workers.run(itertools.repeat(None), threading.Event()))
 

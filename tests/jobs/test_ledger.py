@@ -15,7 +15,7 @@ from maskjet.jobs.ledger import FAILURES, Failures, Plan, note_failures
 from maskjet.jobs.parts import MANIFEST
 from maskjet.jobs.rows import METADATA_KEY, SCHEMA, schema
 from maskjet.jobs.segments import Segment, Settings, SourceFile, digest
-from maskjet.media.keyframes import Entry
+from maskjet.sources.keyframes import Entry
 from maskjet.tiling.layout import Tiling
 from tests.jobs.making import SETTINGS
 

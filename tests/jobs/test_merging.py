@@ -20,10 +20,10 @@ from maskjet.jobs.merging import Merged, merge
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.rows import FoundFrame, read_frames
 from maskjet.jobs.segments import Segment, SourceFile
-from maskjet.media.frames import open_source
-from maskjet.media.sinks import open_sinks
+from maskjet.outputs.opening import open_sinks
+from maskjet.sources.frames import open_source
+from tests.detections.test_detections import NAMES, some_detections
 from tests.jobs.making import images, made_up, run_job, table_of, video, write_made_up
-from tests.test_detections import NAMES, some_detections
 
 
 def run(model, source, *outs, track=False, **options):

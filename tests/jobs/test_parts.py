@@ -17,7 +17,7 @@ import pytest
 from pyarrow import parquet
 
 from maskjet.errors import InputError, OutputError, SourceError
-from maskjet.files import TemporaryFile
+from maskjet.host.files import TemporaryFile
 from maskjet.jobs import folders
 from maskjet.jobs.folders import RemoteFolder, open_folder
 from maskjet.jobs.merging import merge

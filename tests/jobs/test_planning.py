@@ -15,8 +15,8 @@ from maskjet.errors import InputError, SourceError
 from maskjet.jobs import finding, planning, storage
 from maskjet.jobs.planning import plan
 from maskjet.jobs.segments import Segment, SourceFile, digest
-from maskjet.media import keyframes
-from maskjet.media.keyframes import Entry, VideoPart
+from maskjet.sources import keyframes
+from maskjet.sources.keyframes import Entry, VideoPart
 from tests.jobs.making import CREDENTIALS, put
 
 ENTRY = Entry(250, 12_500, 251)

@@ -15,15 +15,15 @@ from maskjet.jobs import processing, storage
 from maskjet.jobs.processing import process
 from maskjet.jobs.rows import metadata, read_frames
 from maskjet.jobs.segments import Segment, SourceFile
-from maskjet.media import ahead
-from maskjet.media.frames import Frame, ListSource
-from maskjet.media.images import decode_image
-from maskjet.media.keyframes import CannotEnterError, Entry, cut_video
 from maskjet.model import Model
+from maskjet.sources import ahead
+from maskjet.sources.frames import Frame, ListSource
+from maskjet.sources.images import decode_image
+from maskjet.sources.keyframes import CannotEnterError, Entry, cut_video
 from maskjet.tiling.layout import UNCUT, Tiling
 from tests.jobs.making import images, video, write_street
-from tests.media.clips import write_video
 from tests.networks.test_network import tiny_network
+from tests.sources.clips import write_video
 
 
 def frames_of(table):

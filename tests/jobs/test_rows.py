@@ -17,8 +17,8 @@ import maskjet
 from maskjet.errors import InputError
 from maskjet.jobs import rows as jobs_rows
 from maskjet.jobs.rows import FoundFrame, TableBuilder, metadata, read_frames, schema
+from tests.detections.test_detections import NAMES, some_detections, tracked_detections
 from tests.jobs.making import assert_equal, made_up, table_of, write_made_up
-from tests.test_detections import NAMES, some_detections, tracked_detections
 
 
 def frames_of(table):

@@ -8,10 +8,10 @@ from dataclasses import asdict, replace
 import pytest
 
 from maskjet import __version__
-from maskjet import devices as machines
 from maskjet.cli import job
 from maskjet.config import EngineConfig
 from maskjet.errors import CheckpointError, DeviceError, MaskjetError, OutputError, UnsupportedError
+from maskjet.host import devices as machines
 from maskjet.jobs import ray as jobs_ray
 from maskjet.jobs import work, worker
 from maskjet.jobs.folders import LOCK, open_folder
@@ -19,8 +19,8 @@ from maskjet.jobs.ledger import note_failures
 from maskjet.jobs.local import LocalWorkers, StartedWorker
 from maskjet.jobs.segments import Settings, digest
 from maskjet.jobs.work import TRIES, Outcome, Worker, error_answer, parse_answer
-from maskjet.media import decoding
-from maskjet.media.decoding import Decoding
+from maskjet.sources import decoding
+from maskjet.sources.decoding import Decoding
 from tests.jobs.making import SETTINGS, made_up, table_of
 
 SEGMENT, FRAMES = made_up("a.mp4", 0, 5)

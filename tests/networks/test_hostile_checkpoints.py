@@ -12,8 +12,8 @@ import torch
 
 import maskjet
 from maskjet.errors import CheckpointError, InputError
+from maskjet.host.printing import sanitise
 from maskjet.networks.rfdetr import read_checkpoint
-from maskjet.printing import sanitise
 from tests.networks.checkpoints import edit_records, load, save_safetensors, save_torch
 from tests.networks.test_network import TINY
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from maskjet import coco_rle, ops
+from maskjet import ops
 from maskjet.errors import InputError
+from maskjet.masks import coco_rle
 from maskjet.ops.encode_masks import triton as encode
 from maskjet.ops.selection import SizeTable, mask_queries
 from tests.ops.cases import CHECKS

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from pycocotools import mask as pycoco_mask
 from torchvision.models.detection.roi_heads import expand_boxes, paste_masks_in_image
 
-from maskjet import coco_rle, limits, ops
+from maskjet import limits, ops
 from maskjet.errors import InputError
+from maskjet.masks import coco_rle
 from maskjet.ops import Selection
 from tests.ops.cases import CHECKS
 from tests.ops.cases.paste_masks import blobs

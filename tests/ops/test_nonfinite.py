@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from maskjet import coco_rle, ops
+from maskjet import ops
+from maskjet.masks import coco_rle
 from maskjet.ops.paste_masks.reference import LARGEST
 from tests.ops.cases import CHECKS
 from tests.ops.serving import on_cpu

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from maskjet import coco_rle
 from maskjet.errors import InputError
+from maskjet.masks import coco_rle
 from maskjet.ops import paint
 
 SIZE = (160, 160)

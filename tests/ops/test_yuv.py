@@ -12,9 +12,9 @@ from hypothesis import given, settings
 
 from maskjet import ops, traffic
 from maskjet.errors import InputError
-from maskjet.media.frames import open_source
 from maskjet.ops import YUVFrames, yuv_conversion
 from maskjet.ops.preprocess import cpu
+from maskjet.sources.frames import open_source
 from tests.ops.cases.preprocess import i420
 from tests.ops.frames import NORMALISATION, UNIT, conversions, random_bytes, random_planes
 from tests.ops.serving import on_cpu

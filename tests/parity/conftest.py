@@ -6,10 +6,10 @@ from maskjet.model import read_network
 
 
 @pytest.fixture(autouse=True)
-def _no_machine(monkeypatch):
+def no_machine(monkeypatch):
     """Reports say where they were made: that takes longer than all else here."""
-    for module in ("check", "coco", "scoring"):
-        monkeypatch.setattr(f"maskjet.parity.{module}.describe_machine", lambda: None)
+    for module in ("parity.check", "parity.coco", "evaluation.scoring"):
+        monkeypatch.setattr(f"maskjet.{module}.describe_machine", lambda: None)
 
 
 @pytest.fixture(scope="module")

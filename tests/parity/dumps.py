@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from maskjet import coco_rle, traffic
+from maskjet import traffic
 from maskjet.detections import Detections
+from maskjet.masks import coco_rle
 from maskjet.parity.dump import Dump
 from maskjet.parity.images import Traffic, digest
 

@@ -6,8 +6,8 @@ import cv2
 import numpy as np
 import pytest
 
-from maskjet import coco_rle
 from maskjet.detections import Detections
+from maskjet.masks import coco_rle
 from maskjet.parity import closeups
 from maskjet.parity.check import ChangedImage, check
 from maskjet.parity.closeups import PICTURES_BYTES, draw_close_ups, shrink_to

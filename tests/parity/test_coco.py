@@ -12,8 +12,9 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from maskjet import coco_rle, traffic
+from maskjet import traffic
 from maskjet.errors import InputError, MissingDependencyError
+from maskjet.masks import coco_rle
 from maskjet.parity import coco
 from maskjet.parity.coco_files import read_results_file
 from maskjet.traffic.dataset import CATEGORIES, annotate

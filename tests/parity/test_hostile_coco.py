@@ -7,9 +7,9 @@ import pytest
 
 from maskjet import limits
 from maskjet.errors import InputError, MaskjetError, SourceError
+from maskjet.evaluation.datasets import DataSet
 from maskjet.parity import coco
 from maskjet.parity.coco_files import check_truth, compare_names, read_results_file
-from maskjet.parity.datasets import DataSet
 from tests.parity.dumps import STREETS, dump, truthful
 from tests.parity.hostile import STRANGE, deep, flip, read_truth, replaced
 

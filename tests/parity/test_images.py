@@ -9,8 +9,8 @@ import pytest
 
 from maskjet import traffic
 from maskjet.errors import InputError, SourceError
+from maskjet.evaluation.datasets import DataSet
 from maskjet.parity import images as images_module
-from maskjet.parity.datasets import DataSet
 from maskjet.parity.images import Files, Traffic, streets_from
 
 

@@ -6,7 +6,7 @@ from itertools import groupby
 import numpy as np
 import pytest
 
-from maskjet import coco_rle
+from maskjet.masks import coco_rle
 from maskjet.parity.pair import Pairing, box_iou, compare, pair
 from tests.parity.dumps import detections
 

@@ -10,8 +10,8 @@ from maskjet import traffic
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import InputError, SourceError
+from maskjet.evaluation.datasets import DataSet
 from maskjet.parity.check import check
-from maskjet.parity.datasets import DataSet
 from maskjet.parity.dump import Dump, write_dump
 from maskjet.parity.images import Files
 from maskjet.parity.variants import DetectorVariant

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import maskjet
-from tests.media.clips import encode
+from tests.sources.clips import encode
 
 
 @pytest.fixture(scope="session")

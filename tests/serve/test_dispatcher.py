@@ -20,11 +20,11 @@ import pytest
 import torch
 
 from maskjet.errors import DeviceError, InputError, SourceError, UnsupportedError
-from maskjet.media.decoding import Decoding
-from maskjet.media.images import decode_image
 from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.problems import ProblemError
 from maskjet.serve.tickets import Answer, Options, WholeJPEG
+from maskjet.sources.decoding import Decoding
+from maskjet.sources.images import decode_image
 from maskjet.tiling.layout import Tiling
 from tests.serve.client import Held, encoded, problem_of, run, served
 

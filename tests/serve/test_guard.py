@@ -10,8 +10,8 @@ from maskjet.errors import InputError
 from maskjet.serve import Settings, guard
 from maskjet.serve.problems import GoneError, ProblemError
 from maskjet.serve.service import Memory
-from tests.media.test_hostile_images import png_of
 from tests.serve.client import BEARER, TOKEN, asking, encoded, problem_of, run, served
+from tests.sources.test_hostile_images import png_of
 
 
 @pytest.fixture

@@ -21,12 +21,12 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from maskjet.errors import InputError, SourceError
-from maskjet.media.source import Opening
 from maskjet.serve import Settings, source_names, sources, subscribers
+from maskjet.sources.source import Opening
 from maskjet.tracking import Tracker
 from maskjet.traffic import Street
-from tests.media.test_hostile_images import png_of
 from tests.serve.client import BEARER, TOKEN, Held, encoded, problem_of, run, served, serving
+from tests.sources.test_hostile_images import png_of
 from tests.waiting import until
 
 
@@ -527,7 +527,7 @@ async def test_a_new_source_that_is_malformed_is_one_sentence_without_its_secret
 @pytest.fixture
 def camera(scenes, monkeypatch):
     """The URL of a camera that breaks off after 15 pictures, and can be opened again."""
-    monkeypatch.setattr("maskjet.media.live._FIRST_WAIT_S", 0.1)
+    monkeypatch.setattr("maskjet.sources.live._FIRST_WAIT_S", 0.1)
     pictures = [encoded(scene, ".jpg") for scene in scenes]
 
     class Camera(BaseHTTPRequestHandler):

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 import maskjet
-from maskjet import Detections, coco_rle
+from maskjet import Detections
 from maskjet.drawing import class_colour
 from maskjet.drawing.shades import colour_instances
-from tests.media.clips import encode, write_image
+from maskjet.masks import coco_rle
 from tests.serve.client import serving
+from tests.sources.clips import encode, write_image
 from tests.waiting import until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the page's tests need playwright")

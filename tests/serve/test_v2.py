@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import maskjet
-from tests.media.test_hostile_images import png_of
 from tests.serve.client import asking, check_equal, encoded, run, served, serving
+from tests.sources.test_hostile_images import png_of
 
 http = pytest.importorskip("tritonclient.http", reason="tritonclient[http] is not installed", exc_type=ImportError)
 grpc = pytest.importorskip("tritonclient.grpc", reason="gRPC is not installed", exc_type=ImportError)

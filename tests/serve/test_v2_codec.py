@@ -18,9 +18,9 @@ from maskjet.serve.tickets import Options
 from maskjet.serve.v2_codec import OUTPUTS, InferRequest, read_json_size, write_response
 from maskjet.serve.v2_images import read_images as read_given
 from maskjet.serve.v2_json import read as read_fields
-from tests.media.test_hostile_images import png_of
+from tests.detections.test_detections import some_detections
 from tests.serve.client import check_equal
-from tests.test_detections import some_detections
+from tests.sources.test_hostile_images import png_of
 
 LIMITS = {"most_images": 8, "most_pixels": 10_000}
 

@@ -16,11 +16,11 @@ from maskjet.config import EngineConfig
 from maskjet.engine.reading import Readers
 from maskjet.engine.slot import GraphSlot
 from maskjet.errors import InputError
-from maskjet.media.frames import ListSource, open_source
-from maskjet.media.picture import Picture
-from maskjet.media.source import Frame, Source
 from maskjet.model import Model, load
 from maskjet.ops.preprocess.yuv import YUVFrames
+from maskjet.sources.frames import ListSource, open_source
+from maskjet.sources.picture import Picture
+from maskjet.sources.source import Frame, Source
 from maskjet.tiling.layout import cut_tiles
 from maskjet.tiling.merging import merge
 from tests.engine.test_pictures import HD, picture

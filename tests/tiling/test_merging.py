@@ -6,9 +6,10 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from maskjet import coco_rle, limits
+from maskjet import limits
 from maskjet.detections import Detections
 from maskjet.errors import InputError
+from maskjet.masks import coco_rle
 from maskjet.tiling.layout import Tile, cut_tiles
 from maskjet.tiling.merging import AGREES, NEAR, merge, merge_tiles, to_runs
 

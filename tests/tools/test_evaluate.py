@@ -5,8 +5,8 @@ from importlib.resources import files
 import numpy as np
 
 import maskjet
-from maskjet import coco_rle
 from maskjet.detections import Detections
+from maskjet.masks import coco_rle
 from maskjet.traffic import sample
 from tools.train_demo import calibrate, evaluate
 

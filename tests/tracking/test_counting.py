@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import supervision
 
-from maskjet import coco_rle
 from maskjet.detections import Detections
 from maskjet.errors import InputError
-from maskjet.media.source import Frame
+from maskjet.masks import coco_rle
+from maskjet.sources.source import Frame
 from maskjet.tracking import Counting, Line, Zone, parse_counters
 
 SIZE = (120, 160)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from maskjet import coco_rle
 from maskjet.detections import Detections
 from maskjet.errors import InputError, OutputError
+from maskjet.masks import coco_rle
 from maskjet.tracking import Tracker, smooth, smoothing
 from tests.tracking.test_tracker import SIZE, moved, seen
 

@@ -8,9 +8,9 @@ import pytest
 
 import maskjet
 from maskjet.errors import InputError
-from maskjet.media.frames import open_source
+from maskjet.sources.frames import open_source
 from maskjet.tracking import Tracker
-from tests.test_calls import assert_same
+from tests.test_postprocessing import assert_same
 
 SIZE = (120, 208)
 FRAMES = 6

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from maskjet import coco_rle
 from maskjet.detections import Detections
 from maskjet.errors import InputError
+from maskjet.masks import coco_rle
 from maskjet.tracking import Tracker
 from maskjet.tracking.matching import NEVER, assign
 

@@ -7,7 +7,7 @@ from pycocotools.coco import COCO
 
 from maskjet import traffic
 from maskjet.errors import InputError, OutputError
-from maskjet.media.frames import open_source
+from maskjet.sources.frames import open_source
 from maskjet.traffic import Street, sample, write_coco, write_video
 
 SIZE = (96, 160)

@@ -16,10 +16,10 @@ import numpy as np
 import rich.progress
 
 import maskjet
-from maskjet import coco_rle
 from maskjet.detections import Detections
 from maskjet.drawing import draw
-from maskjet.machine import describe_machine
+from maskjet.host.machine import describe_machine
+from maskjet.masks import coco_rle
 from maskjet.parity.coco import Scores
 from maskjet.traffic import CLASSES, MIN_PIXELS, Street, sample
 from maskjet.traffic.dataset import CATEGORIES, annotate

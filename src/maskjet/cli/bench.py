@@ -36,8 +36,8 @@ def bench(
     as_json: JsonOption = False,
 ) -> None:
     """Measure how fast a model runs here, and what takes the time."""
-    from maskjet.bench import DEPTHS, measure_source
-    from maskjet.media.frames import open_source
+    from maskjet.evaluation.speed import DEPTHS, measure_source
+    from maskjet.sources.frames import open_source
 
     open_source(source).close()  # fails early, before the model is loaded
     with load_model(model, weights, config) as loaded, progress("measuring", len(DEPTHS)) as advance:

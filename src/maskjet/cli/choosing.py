@@ -63,8 +63,8 @@ def load_model(
     class_names: Path | None = None,
 ) -> Model:
     """Load the model that a command's options name; raises as `maskjet.load`."""
-    from maskjet.calls import fill_thresholds
     from maskjet.model import Model, read_network, start_compilers
+    from maskjet.postprocessing import fill_thresholds
 
     start_compilers(config)
     network = read_network(model, weights, config.input_size)

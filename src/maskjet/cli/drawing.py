@@ -110,8 +110,8 @@ def make_style(given: Mapping[str, Any]) -> Style:
 def check_drawn(style: Style, outs: Sequence[str], *, shows: bool) -> None:
     """Raise InputError if a run that redacts or cuts out has no output where that is seen."""
     from maskjet.drawing import DrawStyle
-    from maskjet.media.containers import shown_name
-    from maskjet.media.sinks.outputs import kind_of
+    from maskjet.outputs.opening import kind_of
+    from maskjet.sources.containers import shown_name
 
     if not isinstance(style, DrawStyle) and not shows and not any(kind_of(out) in ("video", "images") for out in outs):
         raise InputError(

@@ -49,9 +49,9 @@ def export(
     as_json: JsonOption = False,
 ) -> None:
     """Write a model to an ONNX file, and compare it with the model."""
-    from maskjet import runtimes
+    from maskjet import export
 
-    file = runtimes.export(
+    file = export.export(
         model,
         out,
         weights=weights,

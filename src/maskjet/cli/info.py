@@ -41,7 +41,7 @@ def info(
     """Show versions and devices, or what a model finds and how it runs."""
     import torch
 
-    from maskjet import process
+    from maskjet.host import process
     from maskjet.version import __version__
 
     facts: dict[str, Any] = {

@@ -29,8 +29,8 @@ from maskjet.cli.options import (
     with_tiling,
 )
 from maskjet.config import EngineConfig
-from maskjet.devices import SEGMENTS_PER_GPU
 from maskjet.errors import InputError
+from maskjet.host.devices import SEGMENTS_PER_GPU
 from maskjet.tiling.layout import Tiling
 
 if TYPE_CHECKING:
@@ -199,12 +199,12 @@ def _make_workers(
 ) -> MakeWorkers:
     """Workers on a Ray cluster or on this machine."""
     if ray is None:
-        from maskjet.devices import choose
+        from maskjet.host.devices import choose
         from maskjet.jobs.local import LocalWorkers, choose_streams
 
         if workers is not None:
             raise InputError(f"workers must come with --ray, got {workers} alone. On this machine choose --devices.")
-        places = choose(devices or _every_device(config), config, parse_processes(processes))
+        places = choose(devices or _every_device(config), config.check_cpu, parse_processes(processes))
         if streams is not None and streams < 1:
             raise InputError(f"streams must be at least 1, got {streams}.")
         if streams is not None and streams > SEGMENTS_PER_GPU and any(place.device != "cpu" for place in places):
@@ -226,21 +226,21 @@ def _make_workers(
 
 def _jpeg_decoder(ray: str | None, devices: str | None, config: EngineConfig) -> str:
     """What decodes JPEGs, the same in all workers: nvJPEG if asked for, or if each one's GPU can use it."""
-    from maskjet.devices import choose
-    from maskjet.media.decoding import name_nvjpeg
+    from maskjet.host.devices import choose
+    from maskjet.sources.decoding import name_nvjpeg
 
     if config.decoder == "cpu" or (ray is not None and config.decoder == "auto"):
         return "cpu"
     name = name_nvjpeg()
     if ray is not None or name == "cpu":
         return name
-    names = {place.device for place in choose(devices or _every_device(config), config)}
+    names = {place.device for place in choose(devices or _every_device(config), config.check_cpu)}
     return name if "cpu" not in names and (config.decoder == "cuda" or _decode_jpegs(names)) else "cpu"
 
 
 def _decode_jpegs(devices: Collection[str]) -> bool:
     """Whether GPUs can decode JPEGs; asked in a process that ends, as this one makes no CUDA context."""
-    script = f"from maskjet.media.nvjpeg import jpeg_decoder\nfor device in {sorted(devices)}: jpeg_decoder(device)"
+    script = f"from maskjet.sources.nvjpeg import jpeg_decoder\nfor device in {sorted(devices)}: jpeg_decoder(device)"
     try:
         return not subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=_PROBE_S).returncode
     except subprocess.TimeoutExpired:

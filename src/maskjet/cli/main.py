@@ -10,9 +10,10 @@ import sys
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
-from maskjet import limits, process
+from maskjet import limits
 from maskjet.cli import signals, stdout
 from maskjet.errors import CheckpointError, DeviceError, FrameError, MaskjetError, OutputError, SourceError
+from maskjet.host import process
 
 if TYPE_CHECKING:
     import typer

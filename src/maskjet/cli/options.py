@@ -19,15 +19,15 @@ import typer
 from maskjet.cli.flags import in_flags
 from maskjet.config import EngineConfig, parse_hw
 from maskjet.errors import InputError
-from maskjet.label_options import LabelOptions
-from maskjet.printing import printable
+from maskjet.host.printing import printable
+from maskjet.outputs.label_options import LabelOptions
 from maskjet.spec import MODELS
 from maskjet.tiling.layout import Tiling, parse_tile
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
 
-    from maskjet.media.source import Source
+    from maskjet.sources.source import Source
 
 _LONGEST_NAME = 48  # characters of a source's name on a terminal
 ENGINE_PANEL = "How the model runs"

@@ -26,9 +26,9 @@ from maskjet.cli.options import (
 )
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
-from maskjet.files import is_same_file
+from maskjet.host.files import is_same_file
+from maskjet.host.printing import printable
 from maskjet.parity import FIRST_SEED, THRESHOLD
-from maskjet.printing import printable
 
 if TYPE_CHECKING:
     from maskjet.parity.coco import PrecisionReport
@@ -247,7 +247,7 @@ def _check_kept(name: str, out: Path | None, inputs: Sequence[Path]) -> None:
 
 def choose_images(source: str | None, coco_dir: Path | None, count: int, size: str, seed: int) -> Images:
     """The images that a command's options name."""
-    from maskjet.parity.datasets import DataSet
+    from maskjet.evaluation.datasets import DataSet
     from maskjet.parity.images import Files, Traffic
 
     if source is not None and coco_dir is not None:
@@ -261,7 +261,7 @@ def choose_images(source: str | None, coco_dir: Path | None, count: int, size: s
 
 def _find_truth(coco_dir: Path | None, dumps: Sequence[Dump]) -> Any:
     """The data set given, or that of generated streets; None if there is none. No path in a dump is opened."""
-    from maskjet.parity.datasets import DataSet
+    from maskjet.evaluation.datasets import DataSet
     from maskjet.parity.images import Files, streets_from
 
     if coco_dir is not None:
@@ -273,7 +273,7 @@ def _find_truth(coco_dir: Path | None, dumps: Sequence[Dump]) -> Any:
 
 def _find_images(dump: Dump, source: str | None, coco_dir: Path | None) -> Images:
     """The images given again, or generated streets; no path in a dump is opened."""
-    from maskjet.parity.datasets import DataSet
+    from maskjet.evaluation.datasets import DataSet
     from maskjet.parity.images import Files, streets_from
 
     if source is not None:

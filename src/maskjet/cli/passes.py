@@ -12,7 +12,7 @@ from maskjet.errors import SourceError, translate_errors
 if TYPE_CHECKING:
     from maskjet.detections import Detections
     from maskjet.drawing import Style
-    from maskjet.media.frames import Frame, Source
+    from maskjet.sources.frames import Frame, Source
     from maskjet.tracking import Tracker
 
     Results = Generator[tuple[Frame, Detections]]

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from maskjet import process
 from maskjet.cli import signals
 from maskjet.cli.choosing import ClassesOption, ClassNamesOption, ThresholdOption, load_model, parse_thresholds
 from maskjet.cli.drawing import check_drawn, with_style
@@ -30,7 +29,8 @@ from maskjet.cli.options import (
 from maskjet.cli.runs import Run, run_in_turn, run_raster, run_together
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, OutputError
-from maskjet.label_options import LabelOptions
+from maskjet.host import process
+from maskjet.outputs.label_options import LabelOptions
 from maskjet.tiling.layout import Tiling
 
 _EXIT_STRICT, _EXIT_FAILED = 1, 3
@@ -217,12 +217,12 @@ def run(
 ) -> None:
     """Find things in images and video; write video, JSON or pictures."""
     process.keep_freed_memory()
-    from maskjet.media.containers import shown_name, stream_named
-    from maskjet.media.decoding import choose_decoding
-    from maskjet.media.expansion import expand_sources
-    from maskjet.media.sinks.outputs import kind_of
-    from maskjet.media.source import check_opening
+    from maskjet.outputs.opening import kind_of
     from maskjet.rasters import SUFFIXES
+    from maskjet.sources.containers import shown_name, stream_named
+    from maskjet.sources.decoding import choose_decoding
+    from maskjet.sources.expansion import expand_sources
+    from maskjet.sources.source import check_opening
 
     outs = out or []
     if not outs and not show:

@@ -22,11 +22,13 @@ from maskjet.errors import FrameError, InputError, SourceError
 if TYPE_CHECKING:
     from maskjet.detections import Detections
     from maskjet.drawing import Style
-    from maskjet.media.decoding import Decoding
-    from maskjet.media.frames import Frame, Source, UnopenedSource
-    from maskjet.media.sinks import Outputs, Sinks, SinksInTurn, Window
-    from maskjet.media.source import Opening
     from maskjet.model import Model
+    from maskjet.outputs.opening import Outputs
+    from maskjet.outputs.sink import Sinks, SinksInTurn
+    from maskjet.outputs.window import Window
+    from maskjet.sources.decoding import Decoding
+    from maskjet.sources.frames import Frame, Source, UnopenedSource
+    from maskjet.sources.source import Opening
     from maskjet.tiling.layout import Tiling
     from maskjet.tracking import Counting, Line, Zone
 
@@ -75,7 +77,7 @@ class Run:
 
     def check_outputs(self, outs: Sequence[str], sources: Sequence[Source | UnopenedSource]) -> Outputs:
         """Check outputs of sources, if there are any, and begin what takes seconds."""
-        from maskjet.media.sinks import Outputs, check_outputs
+        from maskjet.outputs.opening import Outputs, check_outputs
 
         if not outs:  # there are windows alone
             return Outputs((), [() for _ in sources], sources)
@@ -139,8 +141,8 @@ def run_raster(
     context: Any, load: Callable[[], Model], sources: Sequence[str], outs: Sequence[str], threshold: Any, tiling: Tiling
 ) -> Summary:
     """Run a model on a GeoTIFF and write maps; `context` has the command line, whose other options are refused."""
-    from maskjet.media.sinks.folder import unique_stems
-    from maskjet.media.sinks.outputs import PLACEHOLDER, find_existing
+    from maskjet.outputs.folder import unique_stems
+    from maskjet.outputs.opening import PLACEHOLDER, find_existing
     from maskjet.rasters import detect_raster
 
     known = "source out no_overwrite model weights class_names threshold classes as_json tile overlap"
@@ -234,7 +236,7 @@ def _write(
 @contextmanager
 def _working(run: Run, results: Results) -> Iterator[None]:
     """What holds while frames come: signals stop the stream, and no garbage is collected."""
-    from maskjet import process
+    from maskjet.host import process
 
     with signals.stopping(run.stop), closing(results), process.garbage_frozen():
         yield
@@ -243,7 +245,7 @@ def _working(run: Run, results: Results) -> Iterator[None]:
 @contextmanager
 def _windows(run: Run, sources: Sequence[Source]) -> Iterator[list[Window]]:
     """A window for each source, if asked for; that of a single image stays open."""
-    from maskjet.media.sinks import Window
+    from maskjet.outputs.window import Window
 
     with ExitStack() as stack:
         titles = [source.name for source in sources] if run.shows else []

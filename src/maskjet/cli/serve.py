@@ -31,7 +31,7 @@ from maskjet.serve.models import parse_models
 from maskjet.serve.settings import NAMES, Settings
 
 if TYPE_CHECKING:
-    from maskjet.devices import Place
+    from maskjet.host.devices import Place
 
 EPILOG = """
 # Serve the built-in model on this machine, at http://127.0.0.1:8000.
@@ -119,10 +119,10 @@ def serve(
     if devices is None and count == 1:
         _serve_alone(chosen, weights, config, settings)
         return
-    from maskjet.devices import choose
+    from maskjet.host.devices import choose
 
     try:
-        places = choose(devices or config.device, config, count)
+        places = choose(devices or config.device, config.check_cpu, count)
     except MaskjetError:
         if devices is None and config.device != "auto":
             config.resolve_device()  # names the option in its errors
@@ -137,7 +137,7 @@ def _serve_by_processes(
     chosen: dict[str, str], weights: Path | None, places: Sequence[Place], config: EngineConfig, settings: Settings
 ) -> None:
     """Serve in processes of their own, and say how much GPU memory each takes."""
-    from maskjet.devices import free_gpu_bytes
+    from maskjet.host.devices import free_gpu_bytes
     from maskjet.serve import processes
 
     first, names, where = places[0], ", ".join(chosen), ", ".join(place.device for place in places)
@@ -155,7 +155,7 @@ def _serve_by_processes(
 
 def _serve_alone(chosen: dict[str, str], weights: Path | None, config: EngineConfig, settings: Settings) -> None:
     """Serve in this process."""
-    from maskjet import process
+    from maskjet.host import process
     from maskjet.serve import create_app, server
 
     with ExitStack() as stack:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from maskjet.process import handling_signals
+from maskjet.host.process import handling_signals
 
 _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 

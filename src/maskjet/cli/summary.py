@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from maskjet.cli.options import print_result
-from maskjet.media.counts import describe_count
-from maskjet.printing import printable
+from maskjet.host.printing import printable
+from maskjet.sources.counts import describe_count
 
 if TYPE_CHECKING:
-    from maskjet.media.metering import SourceState
+    from maskjet.sources.metering import SourceState
 
 
 @dataclass

@@ -67,9 +67,9 @@ def val(
     COCO's average precision and recall, of boxes and masks, by class, over all detections above 0.001; precision,
     recall and F1 at the threshold and at the best one.
     """
-    from maskjet.parity import scoring
-    from maskjet.parity.datasets import DataSet
-    from maskjet.parity.evaluation import write_evaluation
+    from maskjet.evaluation import scoring
+    from maskjet.evaluation.datasets import DataSet
+    from maskjet.evaluation.evaluation import write_evaluation
 
     everywhere, by_class = parse_thresholds(threshold)
     with load_model(model, weights, config, threshold=everywhere, by_class=by_class) as loaded:

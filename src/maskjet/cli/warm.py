@@ -13,7 +13,7 @@ from maskjet.cli.options import INPUT, JsonOption, WeightsOption, completing, pr
 from maskjet.config import EngineConfig
 from maskjet.spec import MODELS
 
-COMPILED = ("drawing", "media.plain_jpegs", "media.sinks", "ops", "rasters", "tiling.frames", "tracking")
+COMPILED = ("drawing", "ops", "outputs.opening", "rasters", "sources.plain_jpegs", "tiling.frames", "tracking")
 """Modules of maskjet with which all compiled functions are imported."""
 EPILOG = """
 # What the demo needs; what a service with batches of up to 16 images needs.
@@ -38,7 +38,8 @@ def warm(
     as_json: JsonOption = False,
 ) -> None:
     """Compile all that a model may need on this machine, so that later starts need not."""
-    from maskjet import cache, jit
+    from maskjet import jit
+    from maskjet.host import cache
 
     begin = time.monotonic()
     with load_model(model, weights, config) as loaded:

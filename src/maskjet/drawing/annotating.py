@@ -9,14 +9,14 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.coco_rle import Runs, to_runs
 from maskjet.drawing.instances import Instances
 from maskjet.drawing.labels import arrange_labels, place_label, write_label
 from maskjet.drawing.shades import colour_instances, colour_tracks
 from maskjet.drawing.style import DrawStyle, measure, parse_colour
 from maskjet.jit import compiled
-from maskjet.mask_pixels import keep_in_runs
-from maskjet.media.counts import Count, describe_count
+from maskjet.masks.coco_rle import Runs, to_runs
+from maskjet.masks.stray_pixels import keep_in_runs
+from maskjet.sources.counts import Count, describe_count
 
 _FILL = 108  # opacity of a mask's inside, in 256ths
 _SHIFT = 4  # binary digits of a pixel's fractions in OpenCV's coordinates

@@ -20,8 +20,8 @@ from maskjet.drawing.style import DrawStyle, Redaction, Style
 from maskjet.errors import InputError
 
 if TYPE_CHECKING:
-    from maskjet.media.images import ImageLike
-    from maskjet.media.source import Frame
+    from maskjet.sources.images import ImageLike
+    from maskjet.sources.source import Frame
 
 _DEFAULT = DrawStyle()
 _HOLD = 5  # frames of a video
@@ -56,7 +56,7 @@ def draw(image: ImageLike, detections: Instances, style: Style = _DEFAULT) -> ND
         True
     """
     if not isinstance(image, np.ndarray):
-        from maskjet.media.images import to_image
+        from maskjet.sources.images import to_image
 
         image = to_image(image, "image")
     _check(image, detections)

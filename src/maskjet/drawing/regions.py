@@ -8,10 +8,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet import coco_rle
 from maskjet.drawing.instances import Instances
 from maskjet.errors import InputError, suggest
 from maskjet.jit import compiled
+from maskjet.masks import coco_rle
 
 Region = NDArray[np.uint8]
 """uint8 [H, W], 1 inside, 0 outside; of pixels or squares of pixels."""

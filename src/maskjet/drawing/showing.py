@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet.errors import OutputError, translate_errors
-from maskjet.files import replacing
+from maskjet.host.files import replacing
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 """Suffixes of the pictures that `write` writes."""

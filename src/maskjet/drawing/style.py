@@ -13,7 +13,7 @@ from typing import Any, Literal, cast, get_args
 
 from maskjet.drawing.templates import parse_template
 from maskjet.errors import InputError, suggest
-from maskjet.mask_pixels import MaskPixels, check_mask_pixels
+from maskjet.masks.stray_pixels import MaskPixels, check_mask_pixels
 
 Effect = Literal["mosaic", "blur", "transparent"]
 """Replacements of pixels, besides a colour."""

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from weakref import WeakSet
 
-from maskjet.calls import Postprocessing
 from maskjet.engine.copying import Copier
 from maskjet.engine.slot import EagerSlot, GraphSlot, Slot
 from maskjet.engine.steps import Steps
 from maskjet.errors import UnsupportedError
+from maskjet.postprocessing import Postprocessing
 
 _MOST_SLOTS = 16  # graph slots lent at once: two streams of depth 8, or 16 threads
 _PATIENCE_S = 30.0  # longest wait for a slot that another thread uses

@@ -18,16 +18,16 @@ from typing import Any
 
 import torch
 
-from maskjet.calls import Postprocessing
 from maskjet.detections import Detections
 from maskjet.engine.engine import Engine
 from maskjet.engine.reading import Readers
 from maskjet.engine.slot import Pixels, Slot
 from maskjet.errors import MaskjetError, UnsupportedError, device_error
-from maskjet.media.decoding import choose_decoding
-from maskjet.media.frames import Frame
-from maskjet.media.images import Image
-from maskjet.media.picture import Picture
+from maskjet.postprocessing import Postprocessing
+from maskjet.sources.decoding import choose_decoding
+from maskjet.sources.frames import Frame
+from maskjet.sources.images import Image
+from maskjet.sources.picture import Picture
 
 Finish = Callable[[Any, Detections], tuple[Any, Detections] | None]
 """Turns an item and its detections into the reported pair; None while other tiles of the frame are missing."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from maskjet.errors import InputError
-from maskjet.media.decoding import ON_CPU, Decoding
-from maskjet.media.frames import Frame, Source, open_source
+from maskjet.sources.decoding import ON_CPU, Decoding
+from maskjet.sources.frames import Frame, Source, open_source
 
 _PATIENCE_S = 2.0  # longest wait for reading threads; one that waits for a camera ends when FFmpeg gives up
 _GLANCE_S = 0.1  # how often a wait checks `stop`

@@ -20,19 +20,19 @@ from typing import Any, NamedTuple
 
 import torch
 
-from maskjet import process
-from maskjet.calls import Postprocessing
 from maskjet.detections import Detections
 from maskjet.engine.copying import Copier
 from maskjet.engine.isolation import isolated
 from maskjet.engine.steps import WIDTH, Place, PostprocessBuffers, Steps, Work, WorkOptions
 from maskjet.engine.upload import Upload
 from maskjet.errors import first_line
-from maskjet.media.picture import Picture
+from maskjet.host import process
 from maskjet.ops.frame_table import DeviceFrames
 from maskjet.ops.gpu import capturing, compiling_ahead, on_device
 from maskjet.ops.memory import Scratch, pin
 from maskjet.ops.preprocess.yuv import YUVFrames
+from maskjet.postprocessing import Postprocessing
+from maskjet.sources.picture import Picture
 
 _PATIENCE_S = 30.0  # longest wait for a batch, which takes milliseconds
 _EAGER_PATIENCE_S = 60.0  # longest wait for a batch that another thread is working on

@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 
 from maskjet import ops
-from maskjet.calls import Postprocessing
 from maskjet.config import EngineConfig, Step, torch_dtype
 from maskjet.detections import Detections, assemble
 from maskjet.engine.runtime import Runtime
@@ -26,6 +25,7 @@ from maskjet.ops.preprocess import check_frames
 from maskjet.ops.preprocess.yuv import YUVFrames
 from maskjet.ops.select import check_rows
 from maskjet.ops.selection import MaskQueries, Selection, check_image_sizes
+from maskjet.postprocessing import Postprocessing
 from maskjet.spec import ModelSpec, TwoStageSpec
 
 WIDTH = 4096

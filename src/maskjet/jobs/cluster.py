@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from maskjet.devices import SEGMENTS_PER_GPU
 from maskjet.errors import InputError, UnsupportedError, first_line
-from maskjet.extras import require
+from maskjet.host.devices import SEGMENTS_PER_GPU
+from maskjet.host.extras import require
 from maskjet.jobs.local import ONE_THREAD
 
 _ANSWER_S = 10.0  # timeout of a connection to the cluster's head

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from maskjet.errors import InputError, SourceError
-from maskjet.files import is_file_url, path_of_url
+from maskjet.host.files import is_file_url, path_of_url
 from maskjet.jobs import storage
 from maskjet.jobs.segments import SourceFile
 from maskjet.jobs.storage import Files
-from maskjet.media.containers import is_camera, shown_name
-from maskjet.media.folders import in_order, is_image_path, is_video_path, is_visible, walk
+from maskjet.sources.containers import is_camera, shown_name
+from maskjet.sources.folders import in_order, is_image_path, is_video_path, is_visible, walk
 
 _LONGEST_LINE = 1 << 16  # bytes; a file with a longer one is no list
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from maskjet.errors import InputError, OutputError, translate_errors
-from maskjet.files import naming, replacing
+from maskjet.host.files import naming, replacing
 from maskjet.jobs import storage
 
 LOCK = "job.lock"

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from maskjet.files import naming
+from maskjet.host.files import naming
 from maskjet.jobs.folders import Folder
 from maskjet.jobs.parts import MANIFEST, Parts
 from maskjet.jobs.rows import metadata

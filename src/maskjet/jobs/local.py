@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import Any
 
-from maskjet import children
-from maskjet.devices import SEGMENTS_PER_GPU, Place
 from maskjet.errors import DeviceError
+from maskjet.host import children
+from maskjet.host.devices import SEGMENTS_PER_GPU, Place
 from maskjet.jobs.segments import Segment
 from maskjet.jobs.work import TRIES, Outcome, parse_answer
 

@@ -13,16 +13,16 @@ import numpy as np
 
 from maskjet.detections import join
 from maskjet.errors import InputError, SourceError
-from maskjet.files import is_same_file, replacing
+from maskjet.host.files import is_same_file, replacing
+from maskjet.host.printing import as_utf8
 from maskjet.jobs.folders import LOCK
 from maskjet.jobs.ledger import FAILURES, NOTES
 from maskjet.jobs.parts import FOLDER, MANIFEST, Parts
 from maskjet.jobs.rows import FoundFrame, TableBuilder, arrow, metadata, read_frames, schema
-from maskjet.media.sinks.coco import CocoJson
-from maskjet.media.sinks.lines import JsonLines
-from maskjet.media.sinks.sink import Sink, Sinks
-from maskjet.media.source import Frame
-from maskjet.printing import as_utf8
+from maskjet.outputs.coco import CocoJson
+from maskjet.outputs.lines import JsonLines
+from maskjet.outputs.sink import Sink, Sinks
+from maskjet.sources.source import Frame
 from maskjet.tracking import Tracker
 
 _MAKE_AGAIN = "Remove it, and run the same job again."

@@ -10,7 +10,7 @@ from maskjet.errors import InputError, SourceError
 from maskjet.jobs import storage
 from maskjet.jobs.finding import Finder, hash_path
 from maskjet.jobs.segments import Segment, SourceFile
-from maskjet.media import keyframes
+from maskjet.sources import keyframes
 from maskjet.spec import check_count
 
 
@@ -29,7 +29,7 @@ def plan(sources: Any, *, recursive: bool = False, seconds: float = 10.0, images
             that names one of these in each line, relative to its own folder, where empty lines and lines that begin
             with # are left out; or a URL of one of these, which fsspec reaches, with names as they are: nothing is
             percent-encoded. Hidden files, FIFOs and devices are left out of folders; see
-            `maskjet.media.folders.list_folder`. A glob's files that are no images are taken as videos.
+            `maskjet.sources.folders.list_folder`. A glob's files that are no images are taken as videos.
         recursive: Whether sub-folders are searched. A link to a folder is followed once.
         seconds: Shortest time between two places where a video is cut.
         images: Most images of a segment.

@@ -15,10 +15,10 @@ from maskjet.errors import InputError, SourceError, translate_errors
 from maskjet.jobs import storage
 from maskjet.jobs.rows import FoundFrame, TableBuilder, arrow
 from maskjet.jobs.segments import Segment, SourceFile
-from maskjet.media.ahead import Encoded, image_threads, load_ahead, read_encoded
-from maskjet.media.image_headers import stated_size_hw
-from maskjet.media.keyframes import CannotEnterError, Entry, VideoPart, open_part
-from maskjet.media.source import Frame, Source
+from maskjet.sources.ahead import Encoded, image_threads, load_ahead, read_encoded
+from maskjet.sources.image_headers import stated_size_hw
+from maskjet.sources.keyframes import CannotEnterError, Entry, VideoPart, open_part
+from maskjet.sources.source import Frame, Source
 from maskjet.spec import TwoStageSpec, check_count
 from maskjet.tiling.layout import UNCUT, Tiling
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import pyarrow
 
     from maskjet.detections import Detections
-    from maskjet.media.decoding import Decoding
     from maskjet.model import Model
+    from maskjet.sources.decoding import Decoding
 
 _HEAD_BYTES = 2**16  # of an image: enough for nearly all headers
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from maskjet.devices import Place
 from maskjet.errors import DeviceError, UnsupportedError, first_line
+from maskjet.host.devices import Place
 from maskjet.jobs import cluster, storage
 from maskjet.jobs.local import LocalWorkers, StartedWorker, Task
 from maskjet.jobs.segments import Segment

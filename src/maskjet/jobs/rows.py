@@ -12,8 +12,8 @@ import numpy as np
 
 from maskjet.detections import Detections
 from maskjet.errors import InputError
-from maskjet.extras import require
-from maskjet.printing import as_utf8
+from maskjet.host.extras import require
+from maskjet.host.printing import as_utf8
 from maskjet.version import __version__
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from maskjet.config import EngineConfig
-from maskjet.media.selection import select_frames
-from maskjet.media.video_index import Entry
+from maskjet.sources.selection import select_frames
+from maskjet.sources.video_index import Entry
 from maskjet.spec import MODELS
 from maskjet.tiling.layout import UNCUT, Tiling
 

@@ -28,10 +28,10 @@ from maskjet.errors import (
     first_line,
     translate_errors,
 )
-from maskjet.files import naming
+from maskjet.host.files import naming
 from maskjet.jobs.segments import SourceFile
-from maskjet.media.containers import shown_name
-from maskjet.media.folders import scan_folder
+from maskjet.sources.containers import shown_name
+from maskjet.sources.folders import scan_folder
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

@@ -27,8 +27,8 @@ from maskjet.jobs.parts import Parts
 from maskjet.jobs.processing import process
 from maskjet.jobs.rows import metadata, with_metadata
 from maskjet.jobs.segments import Segment, Settings
-from maskjet.media.decoding import choose_decoding, name_nvjpeg
 from maskjet.networks.exported.metadata import ENGINES, ONNX
+from maskjet.sources.decoding import choose_decoding, name_nvjpeg
 from maskjet.spec import MODELS
 from maskjet.version import __version__
 
@@ -62,8 +62,8 @@ class Outcome:
 
 def open_model(settings: Settings, config: EngineConfig) -> Model:
     """Load the model that settings name, to run by a config with the worker's own device; raises as `maskjet.load`."""
-    from maskjet.calls import fill_thresholds
     from maskjet.model import Model, read_network
+    from maskjet.postprocessing import fill_thresholds
 
     network = read_network(settings.model, settings.weights, config.input_size)
     threshold = fill_thresholds(network.spec, settings.threshold, settings.class_thresholds)

@@ -11,8 +11,9 @@ from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from maskjet import limits, process
+from maskjet import limits
 from maskjet.errors import MaskjetError
+from maskjet.host import process
 from maskjet.jobs.segments import Segment
 from maskjet.jobs.work import FAILED, Worker, error_answer
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from maskjet.errors import InputError
 
 if TYPE_CHECKING:
-    from maskjet.calls import Postprocessing
     from maskjet.config import EngineConfig
     from maskjet.engine.steps import Steps
+    from maskjet.postprocessing import Postprocessing
     from maskjet.spec import ModelSpec, TwoStageSpec
 
 _FAMILIES = ("exported", "rfdetr", "torchvision")  # in the order in which they are asked

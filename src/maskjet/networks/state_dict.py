@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from maskjet import limits
 from maskjet.errors import CheckpointError
-from maskjet.printing import sanitise
+from maskjet.host.printing import sanitise
 from maskjet.spec import shown
 
 # Prefixes that DistributedDataParallel, torch.compile and Lightning put before a parameter's name.

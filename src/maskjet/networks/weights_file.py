@@ -26,8 +26,8 @@ from torch import Tensor
 
 from maskjet import limits
 from maskjet.errors import CheckpointError, InputError, translate_errors
+from maskjet.host.printing import sanitise
 from maskjet.networks.foreign_files import describe, describe_archive
-from maskjet.printing import sanitise
 from maskjet.spec import shown
 
 # Limit for everything in a checkpoint but its tensors; rfdetr's largest, with an optimizer's state, have under 1 MB.

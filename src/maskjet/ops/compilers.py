@@ -29,8 +29,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from maskjet import cache, children
 from maskjet.errors import first_line
+from maskjet.host import cache, children
 
 _IDLE_S = 120.0  # after which the processes end
 _NICENESS = 10

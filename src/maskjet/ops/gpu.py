@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from maskjet import cache
 from maskjet.errors import first_line
+from maskjet.host import cache
 from maskjet.ops.compilers import Specialization, choose_cache, compilers, settle_keys, specializing
 from maskjet.ops.record import Op, Variant, name_of
 

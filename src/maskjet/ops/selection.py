@@ -9,8 +9,8 @@ from itertools import accumulate, chain
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from maskjet.coco_rle import MOST_PIXELS
 from maskjet.errors import InputError, translate_errors
+from maskjet.masks.coco_rle import MOST_PIXELS
 from maskjet.ops.canvas import Canvas
 from maskjet.ops.gpu import table
 

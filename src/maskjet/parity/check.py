@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from maskjet import measured
 from maskjet.errors import InputError
-from maskjet.machine import describe_machine
+from maskjet.host import measuring
+from maskjet.host.machine import describe_machine
+from maskjet.host.printing import printable
 from maskjet.parity.dump import Dump
 from maskjet.parity.pair import KINDS, Difference, Pairing, compare
-from maskjet.printing import printable
 
 _WORST = 10
 _NAMED, _PRINTED = 12, 3  # differences of one image in the report, and of these in its text
@@ -106,7 +106,7 @@ class ChangedImage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckReport(measured.MeasuredReport):
+class CheckReport(measuring.MeasuredReport):
     """Two variants side by side; `measurements` has one entry per confidence."""
 
     expected: Mapping[str, Any]

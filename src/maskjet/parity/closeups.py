@@ -10,11 +10,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet import coco_rle
-from maskjet.crops import center
 from maskjet.detections import Detections
+from maskjet.detections.crops import center
 from maskjet.drawing.showing import encode
-from maskjet.files import replacing
+from maskjet.host.files import replacing
+from maskjet.masks import coco_rle
 from maskjet.parity.check import severity
 from maskjet.parity.pair import Difference, box_iou, compare
 from maskjet.parity.pictures import FRAMED, ONLY_ACTUAL, ONLY_EXPECTED, Found, Image, cover

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet import measured
 from maskjet.errors import InputError
-from maskjet.extras import require
-from maskjet.machine import describe_machine
+from maskjet.host import measuring
+from maskjet.host.extras import require
+from maskjet.host.machine import describe_machine
+from maskjet.host.tables import shown
 from maskjet.parity.coco_files import Entry, check_masks, check_results, check_truth, copy_results, copy_truth
-from maskjet.tables import shown
 
 KINDS = ("bbox", "segm")
 """Kinds of average precision: that of boxes, and that of masks."""
@@ -41,7 +41,7 @@ class Precision:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrecisionReport(measured.MeasuredReport):
+class PrecisionReport(measuring.MeasuredReport):
     """All variants, kind by kind."""
 
     measurements: Sequence[Precision]

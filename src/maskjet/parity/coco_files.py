@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from maskjet import coco_rle, limits
+from maskjet import limits
 from maskjet.errors import InputError, SourceError, explain, translate_errors
+from maskjet.masks import coco_rle
 
 Entry = Mapping[str, Any]
 """A JSON object of a COCO file: an entry of one of its lists, or the whole data set."""

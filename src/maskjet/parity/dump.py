@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet import coco_rle
 from maskjet.detections import Detections, coco_annotations
 from maskjet.errors import InputError, SourceError, translate_errors
-from maskjet.machine import describe_machine
-from maskjet.media.frames import Frame, Source
+from maskjet.host.machine import describe_machine
+from maskjet.host.printing import as_utf8
+from maskjet.masks import coco_rle
 from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity import dump_file
 from maskjet.parity.images import Images, digest
 from maskjet.parity.variants import DetectorVariant
-from maskjet.printing import as_utf8
+from maskjet.sources.frames import Frame, Source
 
 _FORMAT, _VERSION = "maskjet dump", 1
 

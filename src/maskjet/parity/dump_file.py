@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from maskjet import limits
 from maskjet.errors import SourceError
-from maskjet.files import replacing
+from maskjet.host.files import replacing
 
 Header = dict[str, Any]
 Fields = Mapping[str, NDArray[Any]]

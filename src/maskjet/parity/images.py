@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from maskjet import limits, traffic
 from maskjet.errors import InputError
-from maskjet.media.frames import Frame, Source, open_source
 from maskjet.parity import FIRST_SEED
+from maskjet.sources.frames import Frame, Source, open_source
 from maskjet.traffic.dataset import CATEGORIES, annotate
 
 NamedImages = Iterator[tuple[str, NDArray[np.uint8]]]

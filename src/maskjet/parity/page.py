@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from maskjet.files import replacing
+from maskjet.host.files import replacing
+from maskjet.host.printing import sanitise
+from maskjet.host.tables import shown
 from maskjet.parity.check import Agreement, CheckReport
 from maskjet.parity.closeups import draw_close_ups
 from maskjet.parity.coco import PrecisionReport
@@ -21,8 +23,6 @@ from maskjet.parity.gate import Verdict
 from maskjet.parity.images import Images
 from maskjet.parity.pair import Difference, DifferenceKind
 from maskjet.parity.pictures import find_worst
-from maskjet.printing import sanitise
-from maskjet.tables import shown
 
 _WORDS: Mapping[DifferenceKind, str] = {
     "dropped": "found only by the expected side",

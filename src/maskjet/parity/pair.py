@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet import coco_rle
 from maskjet.detections import Detections
 from maskjet.errors import InputError
+from maskjet.masks import coco_rle
 
 _IOU = 0.5
 # Largest difference that rounding explains, as a share of the value's range: 1 for a confidence, the image's longer

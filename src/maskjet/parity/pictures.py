@@ -9,9 +9,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet import coco_rle
 from maskjet.detections import Detections
 from maskjet.errors import InputError
+from maskjet.masks import coco_rle
 from maskjet.parity.check import ChangedImage
 from maskjet.parity.dump import Dump
 from maskjet.parity.images import Images, digest, streets_from

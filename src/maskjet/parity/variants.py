@@ -12,11 +12,11 @@ from typing import Any
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import InputError
-from maskjet.media.frames import Frame, Source
 from maskjet.model import Model
 from maskjet.networks.exported.network_file import NetworkFile
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity import THRESHOLD
+from maskjet.sources.frames import Frame, Source
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from maskjet.extras import require
+from maskjet.host.extras import require
 from maskjet.serve.settings import Settings
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from starlette.requests import ClientDisconnect, Request
 
 from maskjet import limits
 from maskjet.errors import SourceError, translate_errors
-from maskjet.media.image_headers import stated_size_hw
-from maskjet.media.images import decode_image
 from maskjet.serve import problems
 from maskjet.serve.service import Reservation, Service
 from maskjet.serve.tickets import Image, WholeJPEG
+from maskjet.sources.image_headers import stated_size_hw
+from maskjet.sources.images import decode_image
 
 _UNNAMED = (b"", b"application/octet-stream", b"application/x-www-form-urlencoded")  # the last is curl's own
 
@@ -131,7 +131,7 @@ def _decode(service: Service, image: EncodedImage, reservation: Reservation) -> 
     decode = partial(decode_image, image.data, image.title)
     if service.jpeg_decoder is None or not image.data.startswith(b"\xff\xd8"):
         return decode()
-    from maskjet.media.plain_jpegs import check_jpeg
+    from maskjet.sources.plain_jpegs import check_jpeg
 
     plain = check_jpeg(image.data)
     if isinstance(plain, str):

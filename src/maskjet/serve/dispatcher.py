@@ -32,8 +32,8 @@ from maskjet.serve.tickets import Answer, Image, Options, Ticket, WholeJPEG, res
 from maskjet.tiling.layout import MOST_AUTO, cut_tiles
 
 if TYPE_CHECKING:
-    from maskjet.media.nvjpeg import JPEGDecoder
     from maskjet.model import Model
+    from maskjet.sources.nvjpeg import JPEGDecoder
 
 PERMITS = 2
 """Threads that may call a model at once."""

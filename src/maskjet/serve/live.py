@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect, WebSocketException
 
-from maskjet.calls import WEAK
 from maskjet.errors import MaskjetError
+from maskjet.postprocessing import WEAK
 from maskjet.serve import bodies, problems, v1
 from maskjet.serve.queries import Query, parse_query
 from maskjet.serve.service import Service

@@ -18,8 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from maskjet.serve.siblings import Siblings, is_from_sibling
 
 if TYPE_CHECKING:
-    from maskjet.media.metering import SourceState
     from maskjet.serve.dispatcher import Dispatcher
+    from maskjet.sources.metering import SourceState
 
 router = APIRouter(tags=["health"])
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)

@@ -22,10 +22,11 @@ from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
-from maskjet import children, errors, process
+from maskjet import errors
 from maskjet.config import EngineConfig
-from maskjet.devices import Place
 from maskjet.errors import MaskjetError, UnsupportedError, explain
+from maskjet.host import children, process
+from maskjet.host.devices import Place
 from maskjet.serve import server
 from maskjet.serve.process_table import ProcessTable
 from maskjet.serve.settings import Settings

@@ -14,10 +14,10 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from maskjet import process
 from maskjet.config import EngineConfig
 from maskjet.errors import UnsupportedError
-from maskjet.extras import require
+from maskjet.host import process
+from maskjet.host.extras import require
 from maskjet.serve import check_extra
 from maskjet.serve.arguments import ReplicaConfig, Scale, check_exposure, check_sources, parse
 

@@ -17,8 +17,8 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from maskjet import process
 from maskjet.errors import DeviceError, UnsupportedError, explain
+from maskjet.host import process
 from maskjet.serve.connections import protocols
 from maskjet.serve.service import Service
 from maskjet.serve.settings import Settings

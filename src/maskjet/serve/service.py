@@ -10,18 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from maskjet import process
 from maskjet.errors import MaskjetError, first_line, suggest
+from maskjet.host import process
 from maskjet.serve import problems
 from maskjet.serve.dispatcher import PERMITS, Dispatcher
 from maskjet.serve.metrics import Metrics
 from maskjet.serve.settings import Settings
 
 if TYPE_CHECKING:
-    from maskjet.media.decoding import Decoding
-    from maskjet.media.nvjpeg import JPEGDecoder
     from maskjet.model import Model
     from maskjet.serve.siblings import Siblings
+    from maskjet.sources.decoding import Decoding
+    from maskjet.sources.nvjpeg import JPEGDecoder
 
 _END_S = 5.0  # for the threads of a model, and for those that decode
 _FREED_S = 60.0  # between returns of freed memory

@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from typing import Annotated
 
 from maskjet.errors import InputError
-from maskjet.extras import require
+from maskjet.host.extras import require
 from maskjet.spec import check_count
 from maskjet.tiling.layout import Tiling, parse_tile
 

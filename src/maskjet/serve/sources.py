@@ -13,22 +13,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from maskjet.errors import DeviceError, MaskjetError
-from maskjet.media.containers import stream_named
-from maskjet.media.frames import open_source
-from maskjet.media.live import Retries, open_stream
-from maskjet.media.metering import Meter, SourceState
-from maskjet.media.source import Opening
 from maskjet.serve import problems, v1
 from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.source_names import redact, resolve_host, shown_name, split_name
 from maskjet.serve.subscribers import Broadcast
 from maskjet.serve.tickets import Options
+from maskjet.sources.containers import stream_named
+from maskjet.sources.frames import open_source
+from maskjet.sources.live import Retries, open_stream
+from maskjet.sources.metering import Meter, SourceState
+from maskjet.sources.source import Opening
 
 if TYPE_CHECKING:
     from maskjet.detections import Detections
-    from maskjet.media.frames import Frame
-    from maskjet.media.source import Source
     from maskjet.serve.service import Service
+    from maskjet.sources.frames import Frame
+    from maskjet.sources.source import Source
 
 State = Literal["starting", "running", "waiting", "ended", "failed"]
 _BEHIND_S = 1.0  # a video that is later than this does not catch up

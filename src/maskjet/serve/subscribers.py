@@ -13,8 +13,8 @@ from maskjet.drawing.showing import encode
 
 if TYPE_CHECKING:
     from maskjet.detections import Detections
-    from maskjet.media.frames import Frame
     from maskjet.serve.service import Service
+    from maskjet.sources.frames import Frame
 
 EVENTS_WAITING = 64
 """Most results that wait for one subscriber."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from maskjet.detections import Detections
-    from maskjet.media.plain_jpegs import PlainJPEG
+    from maskjet.sources.plain_jpegs import PlainJPEG
 
 Image = NDArray[np.uint8]
 """uint8 [H, W, 3], RGB."""

@@ -53,7 +53,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 
 from maskjet.detections import Detections
 from maskjet.errors import InputError, suggest
-from maskjet.printing import sanitise
+from maskjet.host.printing import sanitise
 from maskjet.serve import v2_images
 from maskjet.serve.tickets import Options
 from maskjet.serve.v2_json import Fields, show

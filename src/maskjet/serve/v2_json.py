@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from maskjet.errors import InputError
-from maskjet.printing import sanitise
+from maskjet.host.printing import sanitise
 from maskjet.serve import problems
 
 MOST_VALUES = 2**19

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
 import uvicorn
 from prometheus_client import Counter
 
-from maskjet import limits, process
+from maskjet import limits
 from maskjet.errors import MaskjetError
+from maskjet.host import process
 from maskjet.serve import connections, server
 from maskjet.serve.process_table import ProcessTable, Row
 from maskjet.serve.settings import Settings

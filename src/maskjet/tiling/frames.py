@@ -11,9 +11,9 @@ from maskjet.detections import Detections, join
 from maskjet.engine.engine import Engine
 from maskjet.engine.pipeline import Finish, tensor_of
 from maskjet.engine.slot import Pixels
-from maskjet.media.frames import Frame
-from maskjet.media.picture import Picture
 from maskjet.ops.gpu import on_device
+from maskjet.sources.frames import Frame
+from maskjet.sources.picture import Picture
 from maskjet.tiling.layout import Tile, Tiling, cut_tiles
 from maskjet.tiling.merging import merge
 

@@ -33,12 +33,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.coco_rle import Runs
 from maskjet.detections import Detections
 from maskjet.jit import Bools, Ints, compiled
-from maskjet.mask_pixels import join_columns, write_masks
+from maskjet.masks.coco_rle import Runs
+from maskjet.masks.stray_pixels import join_columns, write_masks
+from maskjet.masks.strips import Strips, count_common, cut_boxes, cut_masks
 from maskjet.tiling.layout import Tile
-from maskjet.tracking.strips import Strips, count_common, cut_boxes, cut_masks
 
 AGREES = 0.5
 """IoU from which two pieces are the same thing, and share of a piece's pixels from which it lies in another."""

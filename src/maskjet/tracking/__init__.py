@@ -5,7 +5,7 @@ Examples:
     >>> counting = Counting(parse_counters(["gate=line:0,400,1280,400", "yard=zone:0,0,400,0,400,300:share=0.5"]))
 """
 
-from maskjet.media.counts import Count, Event
+from maskjet.sources.counts import Count, Event
 from maskjet.tracking.counting import Counting, Line, Zone, parse_counters
 from maskjet.tracking.smoothing import smooth
 from maskjet.tracking.streams import StreamTracking, TrackerLike

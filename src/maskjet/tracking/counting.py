@@ -12,11 +12,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet import coco_rle
 from maskjet.detections import Detections, are_finite
 from maskjet.errors import InputError
-from maskjet.media.counts import Count, Event, Points
-from maskjet.media.source import Frame
+from maskjet.masks import coco_rle
+from maskjet.sources.counts import Count, Event, Points
+from maskjet.sources.source import Frame
 from maskjet.spec import check_count
 
 Anchor = Literal["corners", "center", "bottom"]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet.jit import Ints, compiled
-from maskjet.tracking.strips import count_inside, count_shared, types
+from maskjet.masks.strips import count_inside, count_shared, types
 from maskjet.tracking.tracks import BOX, CONSTANTS, GIVEN, TRACKS, Floats, Given, Tracks, place_masks, size_of
 from maskjet.tracking.tuning import Tuning
 

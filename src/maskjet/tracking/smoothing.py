@@ -11,13 +11,13 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet import coco_rle
 from maskjet.detections import Detections
 from maskjet.errors import InputError
-from maskjet.files import naming
+from maskjet.host.files import naming
 from maskjet.jit import Ints
+from maskjet.masks import coco_rle
+from maskjet.masks.strips import move_mask
 from maskjet.tracking.linking import ROW, correct_ids, group_rows
-from maskjet.tracking.strips import move_mask
 
 _FRAME_S = 1 / 30  # between frames without times
 _IN_MEMORY = 1 << 26  # bytes of masks; more are in a file

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from maskjet.calls import Postprocessing
 from maskjet.detections import Detections
 from maskjet.errors import InputError
+from maskjet.postprocessing import Postprocessing
 from maskjet.tracking.tracker import Tracker
 
 if TYPE_CHECKING:
-    from maskjet.media.source import Frame
+    from maskjet.sources.source import Frame
 
 
 class TrackerLike(Protocol):

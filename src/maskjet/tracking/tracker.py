@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from maskjet.detections import Detections
 from maskjet.errors import InputError
 from maskjet.jit import Ints, compiled
+from maskjet.masks.strips import cut_strips, types
 from maskjet.tracking.matching import adopt, compare, match
-from maskjet.tracking.strips import cut_strips, types
 from maskjet.tracking.tracks import (
     CONSTANTS,
     GIVEN,
@@ -106,7 +106,7 @@ class Tracker:
             self._class_ids = np.concatenate([self._class_ids, new])
             self._tracks = self._tracks._replace(votes=np.pad(self._tracks.votes, ((0, 0), (0, len(new)))))
             return self._read(found)
-        return Given(found.image_size, *fields, cut_strips(found))
+        return Given(found.image_size, *fields, cut_strips(found.rle, found.xyxy, found.image_size))
 
 
 _FIELDS = (

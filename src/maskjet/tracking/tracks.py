@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet.jit import Bools, Ints, compiled
-from maskjet.tracking.strips import STRIPS, Strips, gather, types
+from maskjet.masks.strips import STRIPS, Strips, gather, types
 from maskjet.tracking.tuning import Tuning
 
 Floats = NDArray[np.float64]

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import av
 import cv2
 
-from maskjet import coco_rle
 from maskjet.errors import InputError, OutputError
-from maskjet.files import naming, replacing
+from maskjet.host.files import naming, replacing
+from maskjet.masks import coco_rle
 from maskjet.traffic.bodies import CLASSES
 from maskjet.traffic.street import FPS, Street, TrafficFrame, sample
 

@@ -10,11 +10,11 @@ from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead, TwoMLPHead
 from torchvision.models.detection.rpn import RPNHead
 
+from maskjet.host.process import convolutions_in_tf32
 from maskjet.networks.torchvision.layers import rewrite_layers
 from maskjet.networks.torchvision.layers.fusing import ConvolutionReLU
 from maskjet.networks.torchvision.layers.proposing import JoinedRPNHead, join_predictors
 from maskjet.networks.torchvision.layers.upsampling import AddUpsampled
-from maskjet.process import convolutions_in_tf32
 from tests.rounding import additions, rounding
 
 

@@ -8,14 +8,14 @@ import torch
 from torchvision.models.detection.roi_heads import expand_boxes
 
 import maskjet
-from maskjet import coco_rle
 from maskjet.config import EngineConfig
 from maskjet.engine.slot import EagerSlot
 from maskjet.errors import InputError
+from maskjet.export.rewrites import optimize
+from maskjet.host.process import convolutions_in_tf32
+from maskjet.masks import coco_rle
 from maskjet.networks.torchvision import detector as static_detector
 from maskjet.ops import FALLBACKS, RECORDS, gpu
-from maskjet.process import convolutions_in_tf32
-from maskjet.rewrites import optimize
 from tests.networks.torchvision.detectors import NAMED, detector, named
 from tests.rounding import additions, pair_rows, rounding, sure_rows
 

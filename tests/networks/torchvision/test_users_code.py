@@ -13,9 +13,9 @@ from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign
 
 from benchmarks.aten.capture import capture
 from maskjet.errors import UnsupportedError
+from maskjet.export.rewrites import StaticDetector, optimize
 from maskjet.networks.torchvision.layers import rewrite_layers
 from maskjet.networks.torchvision.layers.proposing import JoinedRPNHead, join_predictors
-from maskjet.rewrites import StaticDetector, optimize
 from tests.networks.torchvision.detectors import detector, images
 
 PARTS = {

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from maskjet import coco_rle
+from maskjet.masks import coco_rle
 from maskjet.ops.encode_masks.reference import values_in_box
 from tests.ops.cases import paste_masks
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from maskjet import coco_rle
+from maskjet.masks import coco_rle
 from tests.ops.cases.paste_masks import blobs
 
 _Draw = Callable[[NDArray[np.bool_]], object]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from maskjet.calls import Postprocessing
 from maskjet.config import EngineConfig, RuntimeName
 from maskjet.errors import InputError, UnsupportedError, translate_errors
 from maskjet.networks.exported.in_onnxruntime import OnnxRuntimeSession
@@ -18,6 +17,7 @@ from maskjet.networks.exported.network_file import NetworkFile, read_network_fil
 from maskjet.networks.exported.running import FileRuntime, Session
 from maskjet.networks.rfdetr.steps import OneStage
 from maskjet.networks.weights_file import check_is_file
+from maskjet.postprocessing import Postprocessing
 
 
 def serves(model: object) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from maskjet.errors import UnsupportedError
-from maskjet.extras import require
+from maskjet.host.extras import require
 from maskjet.networks.exported.network_file import NetworkFile
 from maskjet.networks.exported.running import Call
 

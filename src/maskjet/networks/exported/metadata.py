@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from maskjet import limits
 from maskjet.errors import CheckpointError, InputError, translate_errors
-from maskjet.extras import require
+from maskjet.host.extras import require
 from maskjet.spec import ModelSpec, shown
 
 if TYPE_CHECKING:

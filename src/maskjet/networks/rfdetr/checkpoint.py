@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskjet.errors import CheckpointError
+from maskjet.host.printing import sanitise
 from maskjet.networks.rfdetr.hugging_face import WEIGHTS, find_weights, read_folder
 from maskjet.networks.rfdetr.model_config import build_spec, read_config, states_everything
 from maskjet.networks.rfdetr.network import RFDETR
@@ -26,7 +27,6 @@ from maskjet.networks.weights_file import (
     read_json,
     reading,
 )
-from maskjet.printing import sanitise
 from maskjet.spec import COCO_CLASS_NAMES, MAX_GRID, SPECS, ModelSpec, shown
 
 _POSITIONS = "backbone.0.encoder.encoder.embeddings.position_embeddings"

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 
-from maskjet.calls import Postprocessing
 from maskjet.config import EngineConfig, torch_dtype
 from maskjet.engine.compilation import Compiler
 from maskjet.engine.runtime import Runtime
@@ -20,6 +19,7 @@ from maskjet.networks.rfdetr.fused import Fused, FusedOrCompiled
 from maskjet.networks.rfdetr.network import RFDETR
 from maskjet.networks.rfdetr.steps import OneStage
 from maskjet.networks.weights_file import check_is_file
+from maskjet.postprocessing import Postprocessing
 from maskjet.spec import MODELS, SPECS, ModelSpec
 
 _DEMO = "demo"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from maskjet.calls import Postprocessing
 from maskjet.config import EngineConfig, Step
 from maskjet.engine.runtime import Runtime
 from maskjet.engine.steps import Frames, Place, Steps, Work, WorkOptions
 from maskjet.errors import InputError
 from maskjet.ops.canvas import Canvas, Letterbox, stretch
+from maskjet.postprocessing import Postprocessing
 from maskjet.spec import ModelSpec, parse_color
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from maskjet.errors import CheckpointError, InputError, suggest
-from maskjet.extras import require
+from maskjet.host.extras import require
 from maskjet.networks.state_dict import NoInitialisation, check_state, copy_finite, named_tensors, rename, unwrap
 from maskjet.networks.weights_file import check_is_file, is_safetensors, open_safetensors, open_torch, reading
 from maskjet.spec import BOUNDS, TORCHVISION_NAMES

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from torch import nn
 
-from maskjet.calls import Postprocessing
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
 from maskjet.networks.torchvision.checkpoint import PREFIX, read_detector
 from maskjet.networks.torchvision.detector import StaticDetector
 from maskjet.networks.torchvision.optimizing import COCO_LABELS, optimize
 from maskjet.networks.torchvision.steps import TwoStage
+from maskjet.postprocessing import Postprocessing
 
 
 def serves(model: object) -> bool:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from maskjet import ops
-from maskjet.calls import Postprocessing
 from maskjet.config import EngineConfig, Step
 from maskjet.detections import Detections
 from maskjet.engine.compilation import Compiler
@@ -24,6 +23,7 @@ from maskjet.ops.frame_table import HEIGHT, REGION
 from maskjet.ops.gpu import on_device
 from maskjet.ops.memory import Scratch
 from maskjet.ops.selection import Selection
+from maskjet.postprocessing import Postprocessing
 from maskjet.spec import TwoStageSpec
 
 _HALF = 0.5  # the probability above which a pixel is inside

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from maskjet.coco_rle import BYTES_PER_COUNT, write_string
 from maskjet.jit import Ints, compiled
+from maskjet.masks.coco_rle import BYTES_PER_COUNT, write_string
 from maskjet.ops.canvas import Canvas
 from maskjet.ops.encode_masks.reference import encode_dense
 from maskjet.ops.encode_masks.strings import Strings

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from maskjet import coco_rle, limits
+from maskjet import limits
+from maskjet.masks import coco_rle
 from maskjet.ops.encode_masks.strings import Strings
 from maskjet.ops.paste_masks.reference import paste_masks, upsample
 from maskjet.ops.selection import MaskQueries, SizeTable

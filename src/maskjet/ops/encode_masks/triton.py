@@ -33,7 +33,7 @@ import torch
 import triton
 from numpy.typing import NDArray
 
-from maskjet.coco_rle import BYTES_PER_COUNT
+from maskjet.masks.coco_rle import BYTES_PER_COUNT
 from maskjet.ops.encode_masks import cpu
 from maskjet.ops.encode_masks.kernels import COUNTERS, FIELDS, NO_MASK, find_edges_kernel, write_strings_kernel
 from maskjet.ops.encode_masks.strings import Cut, Strings

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from maskjet.coco_rle import RLE, Runs, to_runs
 from maskjet.config import Implementation
 from maskjet.errors import InputError
+from maskjet.masks.coco_rle import RLE, Runs, to_runs
 from maskjet.ops.paint import cpu, reference
 from maskjet.ops.paint.outline import WIDEST, outline
 from maskjet.ops.record import Op, Variant, describe, is_whole, needs_cpu

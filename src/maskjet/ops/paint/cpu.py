@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from maskjet.coco_rle import Runs
 from maskjet.jit import compiled
+from maskjet.masks.coco_rle import Runs
 from maskjet.ops.paint.outline import Outline
 
 _COLUMNS = 64  # of a strip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from maskjet.coco_rle import Runs
+from maskjet.masks.coco_rle import Runs
 from maskjet.ops.paint.outline import Outline
 
 _OPAQUE = 256

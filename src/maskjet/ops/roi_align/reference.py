@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from maskjet.extras import require
+from maskjet.host.extras import require
 
 CANONICAL_SIDE, CANONICAL_LEVEL = 224.0, 4
 """A box of this side is pooled at a scale of 2 ** -4."""

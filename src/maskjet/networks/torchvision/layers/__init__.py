@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from maskjet.host.process import convolutions_in_tf32
 from maskjet.networks.torchvision.layers.biases import JOIN
 from maskjet.networks.torchvision.layers.folding import FOLD, is_norm
 from maskjet.networks.torchvision.layers.fusing import FUSE
 from maskjet.networks.torchvision.layers.rewriting import Rewrite, Rewritten
 from maskjet.networks.torchvision.layers.upsampling import ADD
-from maskjet.process import convolutions_in_tf32
 
 REWRITES: tuple[Rewrite, ...] = (FOLD, JOIN, FUSE, ADD)
 """All rewrites, in the order of application: folding leaves convolutions that the others look for."""

@@ -1,0 +1,130 @@
+"""Checks of the fields of `Detections`, and of what indexes them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet.errors import InputError
+
+
+def check_fields(found: Any) -> None:
+    """Raise InputError if a field has another type, dtype or shape than `Detections` says."""
+    try:  # plain Python throughout: this runs for every frame
+        height, width = map(operator.index, found.image_size)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"image_size must be (height, width) in pixels, got {found.image_size!r}.") from error
+    if not 0 <= min(height, width) <= max(height, width) < 2**31:
+        raise InputError(f"image_size must be at least 0 and below 2**31, got {found.image_size}.")
+    object.__setattr__(found, "image_size", (height, width))  # whatever integers and sequence it was given as
+    if not isinstance(found.class_names, Mapping):
+        raise InputError(f"class_names must be names by class id, got {type(found.class_names).__name__}.")
+    count = len(found.xyxy) if isinstance(found.xyxy, np.ndarray) and found.xyxy.ndim else 0
+    expected = {
+        "xyxy": (np.float32, (count, 4)),
+        "confidence": (np.float32, (count,)),
+        "class_id": (np.int32, (count,)),
+        "track_id": (np.int64, (count,)),
+        "track_class_id": (np.int64, (count,)),
+        "filled": (np.bool_, (count,)),
+    }
+    for name, (dtype, shape) in expected.items():
+        value = getattr(found, name)
+        if value is None and name in ("track_id", "track_class_id", "filled"):
+            continue
+        check_array(name, value, dtype, shape)
+    if found.rle is None:
+        return
+    try:
+        sizes = [[*rle["size"]] for rle in found.rle if rle["counts"] is not None]
+    except (TypeError, KeyError, IndexError) as error:
+        raise InputError("rle must be a list of COCO RLEs, each with size and counts.") from error
+    if len(sizes) != count:
+        raise InputError(f"rle must have one mask per box, {count}, got {len(sizes)}.")
+    if sizes.count([height, width]) != count:
+        index, size = next((index, size) for index, size in enumerate(sizes) if size != [height, width])
+        raise InputError(f"rle[{index}] must have the image's size {found.image_size}, got {size}.")
+
+
+def check_array(name: str, value: Any, dtype: Any, shape: tuple[int, ...]) -> None:
+    """Raise InputError if a value is no array of this dtype and shape."""
+    if not isinstance(value, np.ndarray) or value.dtype != dtype or value.shape != shape:
+        got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+        raise InputError(f"{name} must be {np.dtype(dtype).name} {list(shape)}, got {got}.")
+
+
+def pick_rows(index: Any, count: int) -> NDArray[np.intp]:
+    """The positions that an index of `Detections` picks, all within 0..count - 1."""
+    if isinstance(index, slice):
+        return np.arange(count)[index]
+    chosen: NDArray[Any] = np.asarray(index)
+    if chosen.ndim == 0 and chosen.dtype.kind in "iu":
+        chosen = chosen[None]
+    if chosen.ndim == 1 and chosen.dtype == np.bool_:
+        if len(chosen) != count:
+            raise InputError(f"index must be a mask with one value per detection, {count}, got {len(chosen)} values.")
+        return np.flatnonzero(chosen)
+    if chosen.ndim != 1 or (chosen.dtype.kind not in "iu" and chosen.size):
+        raise InputError(
+            "index must be a position, a slice, a mask or a list of positions, got "
+            f"{index if isinstance(index, str | int | float) else type(index).__name__!r}; "
+            'for a class, use found[found.class_name == "car"].'
+        )
+    beyond = chosen[(chosen < -count) | (chosen >= count)]
+    if beyond.size:
+        raise IndexError(f"index must be below the number of detections, {count}, got {beyond[0]}.")
+    return np.arange(count)[chosen.astype(np.intp)]
+
+
+def to_whole(name: str, value: Any, least: int | None = None) -> int:
+    """Check a whole number."""
+    if isinstance(value, bool) or (least is not None and value < least):
+        bound = "" if least is None else f" of at least {least}"
+        raise InputError(f"{name} must be a whole number{bound}, got {value}.")
+    return operator.index(value)
+
+
+def to_text(name: str, value: Any) -> str:
+    """Check a text."""
+    if not isinstance(value, str):
+        raise InputError(f"{name} must be text, got {type(value).__name__}.")
+    return value
+
+
+def to_floats(name: str, rows: list[Any], shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Numbers as float32 [n, *shape]; text is refused, even if NumPy could parse it."""
+    if not rows:
+        return np.empty((0, *shape), dtype=np.float32)
+    numbers = np.array(rows)
+    if numbers.dtype.kind not in "iuf":
+        raise InputError(f"{name} must be numbers, got {numbers.dtype}.")
+    with np.errstate(over="raise"):  # or a number too large becomes infinite
+        return numbers.astype(np.float32)
+
+
+def are_finite(found: Any) -> NDArray[np.bool_]:
+    """Which detections have a finite box and confidence, bool [n]."""
+    return np.asarray(np.isfinite(found.xyxy).all(axis=1) & np.isfinite(found.confidence))
+
+
+def check_finite(found: Any) -> None:
+    """Raise InputError if a box or confidence is not finite: files of text have no such numbers."""
+    is_finite = are_finite(found)
+    if not is_finite.all():
+        i = int(is_finite.argmin())
+        raise InputError(
+            f"xyxy and confidence must be finite, detection {i} has {found.xyxy[i].tolist()} and "
+            f"{found.confidence[i]}; pick those that are."
+        )
+
+
+def masks_of(found: Any, method: str) -> list[dict[str, Any]]:
+    """The RLEs of detections; raises InputError, with the method that needs them, if there are none."""
+    if found.rle is None:
+        raise InputError(f"{method}() needs masks, and a model without a mask head made these detections.")
+    masks: list[dict[str, Any]] = found.rle
+    return masks

@@ -1,0 +1,93 @@
+"""Detections as JSON types: of `Detections.as_dict`, of COCO results and of COCO annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet.detections.fields import check_finite, masks_of, to_floats, to_text, to_whole
+from maskjet.errors import InputError, translate_errors
+from maskjet.masks import coco_rle
+
+CocoKind = Literal["segm", "bbox"]
+"""Kind of COCO results: of masks or of boxes."""
+
+
+def as_dict(found: Any) -> dict[str, Any]:
+    """`Detections` as JSON types; see `Detections.as_dict`."""
+    check_finite(found)
+    columns = found.class_id.tolist(), found.names(), found.confidence.tolist(), found.xyxy.tolist()
+    entries: list[dict[str, Any]] = [
+        {"class_id": class_id, "class_name": name, "confidence": confidence, "xyxy": box}
+        for class_id, name, confidence, box in zip(*columns, strict=True)
+    ]
+    for name, values in found.tracks().items():
+        for entry, value in zip(entries, values.tolist(), strict=True):
+            entry[name] = value
+    for entry, rle in zip(entries, found.rle or [], strict=False):
+        entry["rle"] = coco_rle.to_json(rle)
+    return {"size": list(found.image_size), "has_masks": found.rle is not None, "detections": entries}
+
+
+def read_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `Detections` by name, out of what `as_dict` returns; see `Detections.from_dict`."""
+    with translate_errors(InputError, "fields must be what Detections.as_dict returns"):
+        found = fields["detections"]
+        has_rle = fields["has_masks"] and not any("polygons" in entry for entry in found)
+        height, width = (to_whole("size", side, least=0) for side in fields["size"])
+        class_id = [to_whole("class_id", entry["class_id"]) for entry in found]
+        tracks: dict[str, NDArray[Any]] = {
+            name: np.array([to_whole(name, entry[name]) for entry in found], np.int64)
+            for name in ("track_id", "track_class_id")
+            if found and name in found[0]
+        }
+        if found and "filled" in found[0]:
+            tracks["filled"] = np.array([entry["filled"] for entry in found])
+        return dict(
+            image_size=(height, width),
+            xyxy=to_floats("xyxy", [entry["xyxy"] for entry in found], (4,)),
+            confidence=to_floats("confidence", [entry["confidence"] for entry in found], ()),
+            class_id=np.array(class_id, dtype=np.int32),
+            rle=[coco_rle.from_json(entry["rle"]) for entry in found] if has_rle else None,
+            class_names={
+                n: to_text("class_name", entry["class_name"]) for n, entry in zip(class_id, found, strict=True)
+            },
+            **tracks,
+        )
+
+
+def to_coco(
+    found: Any, image_id: int, category_ids: Mapping[int, int] | None = None, kind: CocoKind | None = None
+) -> list[dict[str, Any]]:
+    """Entries of a COCO results file; see `Detections.to_coco`."""
+    kind = kind or ("bbox" if found.rle is None else "segm")
+    if kind not in get_args(CocoKind):
+        raise InputError(f"kind must be segm or bbox, got {kind!r}.")
+    check_finite(found)
+    image_id, classes = to_whole("image_id", image_id), found.class_id.tolist()
+    missing = [] if category_ids is None else sorted(set(classes) - set(category_ids))
+    if missing:
+        raise InputError(f"category_ids must have every class that was found, got none for {missing}.")
+    shapes: list[dict[str, Any]]
+    if kind == "segm":
+        shapes = [{"segmentation": coco_rle.to_json(rle)} for rle in masks_of(found, "to_coco")]
+    else:
+        shapes = [{"bbox": [x1, y1, x2 - x1, y2 - y1]} for x1, y1, x2, y2 in found.xyxy.tolist()]
+    ids = classes if category_ids is None else [to_whole("category_ids", category_ids[each]) for each in classes]
+    results = [
+        {"image_id": image_id, "category_id": category_id, **shape, "score": score}
+        for category_id, shape, score in zip(ids, shapes, found.confidence.tolist(), strict=True)
+    ]
+    for result, track in zip(results, [] if found.track_id is None else found.track_id.tolist(), strict=False):
+        result["track_id"] = track
+    return results
+
+
+def coco_annotations(found: Any, image_id: int, category_ids: Mapping[int, int]) -> list[dict[str, Any]]:
+    """Annotations of a COCO data set, with boxes, areas and masks; arguments are those of `Detections.to_coco`."""
+    boxes, shapes = found.to_coco(image_id, category_ids, kind="bbox"), found.to_coco(image_id, category_ids)
+    areas = found.area.tolist()
+    return [{"area": area, "iscrowd": 0, **box, **shape} for area, box, shape in zip(areas, boxes, shapes, strict=True)]

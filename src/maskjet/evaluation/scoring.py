@@ -1,0 +1,290 @@
+"""A model measured on a data set: COCO's scores, precision and recall at thresholds, and what is taken for what."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet.detections import Detections
+from maskjet.errors import InputError, suggest
+from maskjet.evaluation.datasets import DataSet, shorten
+from maskjet.host import measuring
+from maskjet.host.machine import describe_machine
+from maskjet.host.tables import shown
+from maskjet.model import Model
+from maskjet.parity import LOWEST
+from maskjet.parity.check import ChangedImage, rank_images
+from maskjet.parity.coco import METRICS, Scores, check_kinds, load_library, to_rle
+from maskjet.parity.coco_files import Entry, check_masks
+from maskjet.parity.dump import Dump, collect
+from maskjet.parity.pair import KINDS, compare
+
+LOST = KINDS[:3]
+"""The kinds of difference between annotations and detections that make an image one of the worst."""
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """The result of a threshold, at an IoU of 0.5. A share is None where nothing was found or is to be found."""
+
+    threshold: float | None
+    """Confidence that detections exceed; None for classes with different ones together, or if nothing was found."""
+    precision: float | None
+    """Share of the detections that are right."""
+    recall: float | None
+    """Share of the things that were found."""
+    f1: float | None
+    """Harmonic mean of both."""
+
+
+@dataclass(frozen=True)
+class ClassScore:
+    """The scores of one class, or of all together, of one kind."""
+
+    class_name: str | None
+    """Name of the model's class; None for all."""
+    kind: str
+    """"bbox" or "segm"."""
+    things: int
+    """Annotated things, crowds left out."""
+    metrics: Mapping[str, float | None]
+    """COCO's averages by the names of `coco.METRICS` and `coco.RECALLS`, equal to pycocotools'; None without things."""
+    best: OperatingPoint
+    """At the threshold of the highest F1."""
+    given: OperatingPoint
+    """At the model's own threshold."""
+    curve: Sequence[float]
+    """COCO's precision at the recalls 0, 0.01 .. 1, IoU 0.5; empty if there is nothing to score."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(measuring.MeasuredReport):
+    """A model measured on a data set; `measurements` has all classes together first, kind by kind."""
+
+    model: str
+    """The model's name."""
+    data: Mapping[str, Any]
+    """The data set: its kind, folder and split."""
+    images: int
+    """Number of images."""
+    classes: Sequence[str]
+    """The classes that were scored."""
+    confusion: Sequence[Sequence[int]]
+    """Counts at the model's thresholds and IoU 0.5: rows of annotated classes, columns of found ones; last, of none."""
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table: its header, then one row per kind and class."""
+        points = ("threshold", "precision", "recall", "F1")
+        rows: list[tuple[str, ...]] = [
+            ("class", "kind", "things", "AP", "50", "75", "S", "M", "L", "AR", "best at", *points[1:], *points)
+        ]
+        for m in self.measurements:
+            scores = [shown(m.metrics[name], 4) for name in (*METRICS[:6], "ar")]
+            cells = [shown(value, 3) for point in (m.best, m.given) for value in vars(point).values()]
+            rows.append((m.class_name or "all", m.kind, str(m.things), *scores, *cells))
+        return rows
+
+
+class Task(NamedTuple):
+    """A data set whose classes are matched with a model's, and whose annotations and images are checked."""
+
+    images: DataSet
+    """The data set."""
+    truth: Mapping[str, Any]
+    """Its annotations of the matched classes, under the model's names."""
+    kinds: Sequence[str]
+    """The kinds that they allow to score."""
+    notes: Sequence[str]
+    """Sentences on classes or kinds that are left out."""
+
+
+class Outcome(NamedTuple):
+    """An evaluation, and what its pictures are made of."""
+
+    report: Evaluation
+    """The scores."""
+    found: Dump
+    """The detections above the model's thresholds that were counted."""
+    truth: Dump
+    """The annotated things as certain detections, with masks on the worst images only."""
+    worst: Sequence[ChangedImage]
+    """The images with the most missed, wrong and confused things."""
+
+
+def prepare(images: DataSet, model: Model, class_map: Mapping[str, str]) -> Task:
+    """Match a data set's classes with a model's, and check it, before the model runs; raises as `evaluate` does."""
+    load_library()
+    if not images.truth()["annotations"]:
+        raise InputError(f"data must have annotations, {str(images.folder)!r} has none.")
+    truth, notes = _match_classes(images.truth(), list(model.thresholds), class_map)
+    kinds, lacking = check_kinds(truth, {"found": []})
+    if "segm" in kinds:
+        check_masks(truth, {})
+    images.check_images()
+    return Task(images, truth, kinds, [*notes, *lacking])
+
+
+def run(task: Task, model: Model, on_progress: Callable[[], object] = lambda: None) -> Outcome:
+    """Run a model on the images and score what it finds; raises as `evaluate` does."""
+    truth, names = task.truth, {category["id"]: category["name"] for category in task.truth["categories"]}
+    found = collect(model, task.images, LOWEST, on_progress)
+    entries = found.to_annotations(truth)
+    has_masks = all(each.rle is not None for each in found.found)
+    kinds = [kind for kind in task.kinds if kind == "bbox" or has_masks]
+    notes = [*task.notes, *["segm left out: the model has no masks."][: len(task.kinds) - len(kinds)]]
+    thresholds = {number: model.thresholds[name] for number, name in names.items()}
+    limits = np.array([thresholds[entry["category_id"]] for entry in entries], np.float32)
+    is_above = np.array([entry["score"] for entry in entries], np.float32) > limits
+    measurements: list[ClassScore] = []
+    for kind in kinds:
+        scores = Scores.of(truth, entries, kind)
+        marks = scores.mark(len(entries))
+        measurements += _score_classes(scores, kind, truth, entries, marks, is_above, thresholds)
+    is_shown = is_above & (marks != 0)
+    confused = [entry for entry, is_kept in zip(entries, is_shown, strict=True) if is_kept]
+    if found.skipped:
+        notes.append(f"{len(found.skipped)} images could not be read; the things on them count as missed.")
+    report = Evaluation(
+        machine=describe_machine(),
+        measurements=measurements,
+        notes=notes,
+        model=found.name,
+        data=task.images.describe(),
+        images=len(truth["images"]),
+        classes=[names[number] for number in sorted(names)],
+        confusion=Scores.of(truth, confused, kinds[-1]).confusion(),
+    )
+    return Outcome(report, *_find_worst(truth, found, is_shown, kinds[-1]))
+
+
+def _match_classes(
+    truth: Entry, class_names: Sequence[str], class_map: Mapping[str, str]
+) -> tuple[dict[str, Any], list[str]]:
+    """The truth with the model's names; classes that the model lacks are left out, which a note tells."""
+    known = {name.casefold(): name for name in reversed(class_names)} | {name: name for name in class_names}
+    titles = {category["id"]: str(category.get("name")) for category in truth["categories"]}
+    for theirs, ours in class_map.items():
+        if theirs not in titles.values():
+            end = suggest(theirs, titles.values())
+            raise InputError(f"class_map must map classes of the data set, got {theirs!r}{end}")
+        if not {ours, ours.casefold()} & known.keys():
+            raise InputError(f"class_map must map to classes of the model, got {ours!r}{suggest(ours, class_names)}")
+    first: dict[str, int] = {}  # category by the model's class; several of the data set's may be mapped to one
+    moved = {
+        number: first.setdefault(own, number)
+        for number, title in titles.items()
+        if (own := known.get(mapped := class_map.get(title, title), known.get(mapped.casefold())))
+    }
+    counts = Counter(entry["category_id"] for entry in truth["annotations"])
+    lost = [f"{title} ({counts[number]})" for number, title in titles.items() if counts[number] and number not in moved]
+    others = [name for name in class_names if name not in first]
+    if not counts.keys() & moved.keys():
+        raise InputError(
+            f"data must have annotations of the model's classes, it has {shorten(lost)}; the model knows "
+            f"{shorten(others)}. A mapping such as Car=car matches other names."
+        )
+    note = f"left out, as the model has no such class: {shorten(lost)}; it also knows {shorten(others)}."
+    categories = [{"id": number, "name": name} for name, number in first.items()]
+    annotations = [
+        {**entry, "category_id": moved[entry["category_id"]]}
+        for entry in truth["annotations"]
+        if entry["category_id"] in moved
+    ]
+    return {**truth, "categories": categories, "annotations": annotations}, [note] if lost else []
+
+
+def _score_classes(
+    scores: Scores,
+    kind: str,
+    truth: Entry,
+    entries: Sequence[Entry],
+    marks: NDArray[np.int8],
+    is_above: NDArray[np.bool_],
+    thresholds: Mapping[int, float],
+) -> list[ClassScore]:
+    """The scores of all classes together, then of each by category id."""
+    names = {category["id"]: category["name"] for category in truth["categories"]}
+    category = np.array([entry["category_id"] for entry in entries])
+    confidence = np.array([entry["score"] for entry in entries])
+    counts = Counter(entry["category_id"] for entry in truth["annotations"] if not entry.get("iscrowd"))
+    made = []
+    ids = sorted(names)
+    for position, number in enumerate([None, *ids], -1):  # None for all
+        own = ids if number is None else [number]
+        is_mine = (marks != 0) & np.isin(category, own)
+        things, right = sum(counts[each] for each in own), marks[is_mine] > 0
+        common = {thresholds[each] for each in own}
+        given = _rate(common.pop() if len(common) == 1 else None, right[is_above[is_mine]], things)
+        best, rank = _find_best(confidence[is_mine], right, things), None if number is None else position
+        name = None if number is None else names[number]
+        made.append(ClassScore(name, kind, things, scores.metrics(rank), best, given, scores.curve(rank)))
+    return made
+
+
+def _rate(threshold: float | None, right: NDArray[np.bool_], things: int) -> OperatingPoint:
+    """The operating point of detections, right or wrong."""
+    hits, found = int(right.sum()), len(right)
+    f1 = 2 * hits / (found + things) if found + things else None
+    return OperatingPoint(threshold, hits / found if found else None, hits / things if things else None, f1)
+
+
+def _find_best(confidence: NDArray[np.float64], right: NDArray[np.bool_], things: int) -> OperatingPoint:
+    """The operating point of the highest F1; its threshold is halfway to the next lower confidence."""
+    if not len(right):
+        return _rate(None, right, things)
+    order = np.argsort(-confidence, kind="stable")
+    ranked, hits = confidence[order], np.cumsum(right[order])
+    f1 = 2 * hits / (np.arange(1, len(right) + 1) + things)
+    f1[:-1][ranked[:-1] == ranked[1:]] = -1  # no threshold divides equal confidences
+    best = int(f1.argmax())
+    lower = ranked[best + 1] if best + 1 < len(ranked) else LOWEST
+    return _rate(float((ranked[best] + lower) / 2), right[order][: best + 1], things)
+
+
+def _find_worst(
+    truth: Entry, found: Dump, is_shown: NDArray[np.bool_], kind: str
+) -> tuple[Dump, Dump, list[ChangedImage]]:
+    """The detections that are shown, the annotated things, and the images on which they differ most."""
+    names = {category["id"]: category["name"] for category in truth["categories"]}
+    shown, start = [], 0
+    for each in found.found:  # in the order of `Dump.to_annotations`
+        scored = each[np.isin(each.class_name, list(names.values()))]
+        shown.append(scored[is_shown[start : start + len(scored)]])
+        start += len(scored)
+    by_image = defaultdict(list)
+    for entry in truth["annotations"]:
+        if not entry.get("iscrowd"):
+            by_image[entry["image_id"]].append(entry)
+    ids = {image["file_name"]: image["id"] for image in truth["images"]}
+    placed = [by_image[ids[name]] for name in found.names]
+    things = [_to_detections(entries, names, each) for entries, each in zip(placed, shown, strict=True)]
+    changed = {}
+    for number, (one, other) in enumerate(zip(things, shown, strict=True)):
+        differences = [difference for difference in compare(one, other)[1] if difference.kind in LOST]
+        if differences:
+            changed[number] = differences
+    worst = rank_images(found.names, changed)
+    for number in (image.number for image in worst):
+        if kind == "segm" and shown[number].rle is not None:
+            rle = [to_rle(entry["segmentation"], shown[number].image_size) for entry in placed[number]]
+            things[number] = replace(things[number], rle=rle)
+    return replace(found, found=shown), replace(found, found=things), worst
+
+
+def _to_detections(entries: Sequence[Entry], names: Mapping[int, str], found: Detections) -> Detections:
+    """Annotations as certain detections without masks, on the image of those found."""
+    numbers = {name: number for number, name in found.class_names.items()}
+    corners = np.array([entry["bbox"] for entry in entries], np.float64).reshape(-1, 4)
+    corners[:, 2:] += corners[:, :2]
+    return Detections(
+        image_size=found.image_size,
+        xyxy=corners.clip(0, found.image_size[::-1] * 2).astype(np.float32),
+        confidence=np.ones(len(entries), np.float32),
+        class_id=np.array([numbers[names[entry["category_id"]]] for entry in entries], np.int32),
+        class_names=found.class_names,
+    )

@@ -1,0 +1,118 @@
+"""The machine and the software versions of a measurement."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from maskjet.host.devices import ask_driver
+
+_PACKAGES = (
+    *("maskjet", "numpy", "numba", "opencv-python-headless", "triton"),
+    *("pycocotools", "rfdetr", "inference-models"),
+)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU and its software."""
+
+    name: str
+    """Name of the GPU, as its driver gives it."""
+    driver: str | None
+    """Version of the driver; None if nvidia-smi does not give it."""
+    cuda: str | None
+    """Version of CUDA that torch was built with."""
+    triton: str | None
+    """Version of Triton; None if it is not installed."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine and its software, at the time of a measurement."""
+
+    cpu: str
+    """Model name of the processor."""
+    cores: int
+    """Cores this process may use."""
+    torch_threads: int
+    """Threads that one torch operation uses on the CPU."""
+    load: float
+    """Load average of the last minute; 0 on an idle machine."""
+    gpu: Gpu | None
+    """The GPU that torch uses; None without one."""
+    system: str
+    """Operating system, kernel release and architecture."""
+    versions: dict[str, str]
+    """Versions of Python and the packages that matter; those not installed are left out."""
+    commit: str | None
+    """Commit of maskjet's checkout, "+" appended if it was modified; None outside a checkout."""
+    measured_at: str
+    """Date and time, UTC."""
+
+    def __str__(self) -> str:
+        cpu = f"{self.cpu}, {self.cores} cores, load {self.load}"
+        return cpu if self.gpu is None else f"{self.gpu.name}; {cpu}"
+
+
+def describe_machine() -> Machine:
+    """Describe this machine: its processors, its GPU, and the versions of the packages that matter."""
+    return Machine(
+        cpu=_cpu_name(),
+        cores=len(os.sched_getaffinity(0)),
+        torch_threads=torch.get_num_threads(),
+        load=round(os.getloadavg()[0], 2),
+        gpu=_describe_gpu() if torch.cuda.is_available() else None,
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        versions={"python": platform.python_version(), "torch": torch.__version__, **_installed_versions()},
+        commit=_commit(),
+        measured_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    )
+
+
+def _cpu_name() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def _installed_versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def _describe_gpu() -> Gpu:
+    return Gpu(
+        name=torch.cuda.get_device_name(),  # of the current device
+        driver=_driver(),
+        cuda=torch.version.cuda,
+        triton=_installed_versions().get("triton"),
+    )
+
+
+def _driver() -> str | None:
+    said = ask_driver("--query-gpu=driver_version", "--format=csv,noheader")
+    return said.splitlines()[0].strip() if said else None
+
+
+def _commit() -> str | None:
+    def git(*arguments: str) -> str:
+        here = Path(__file__).parents[1]  # the package
+        return subprocess.run(["git", *arguments], cwd=here, check=True, capture_output=True, text=True).stdout.strip()
+
+    try:
+        is_modified = bool(git("status", "--porcelain", "--untracked-files=no", "--", "."))
+        return git("rev-parse", "--short", "HEAD") + ("+" if is_modified else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,246 @@
+"""Settings of the whole process: CPU instruction set, how threads wait, module path, forks, garbage collection, TF32.
+
+oneDNN's instruction set and OpenMP's waiting are environment variables that a library reads once, before PyTorch runs;
+child processes inherit them. What the user has set is never changed. Importing this module does not import PyTorch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from maskjet.errors import UnsupportedError
+from maskjet.host.printing import printable
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a program: Ctrl-C, docker stop or systemd, and a closed terminal."""
+_LEVEL = "ONEDNN_MAX_CPU_ISA"
+_CPUINFO = Path("/proc/cpuinfo")
+_TILE_LEAF = 0x1D  # leaf of CPUID with the number and size of AMX's tiles, which oneDNN reads
+_LEVELS = (
+    ("avx512_fp16", "AVX512_CORE_FP16"),
+    ("avx512_bf16", "AVX512_CORE_BF16"),
+    ("avx512_vnni", "AVX512_CORE_VNNI"),
+    ("avx512bw", "AVX512_CORE"),
+)
+_SPINS = "10000"
+_KEPT_BYTES = {-3: 32 << 20, -1: 64 << 20}  # of malloc.h: M_MMAP_THRESHOLD at its most, M_TRIM_THRESHOLD
+_PYTHONS_TURN_S, _TURN_S = 0.005, 0.0002  # after which a thread that runs lets another one run
+_notes: list[str] = []
+_PATIENCE_S = 5.0  # for a parallel loop that takes a millisecond
+_SHARED = 2**20  # elements; PyTorch uses one thread per 32,768
+_is_fork = False
+
+
+def level_without_amx(cpuinfo: str) -> str | None:
+    """The best level for oneDNN on a processor that announces AMX but does not describe its tiles.
+
+    Hypervisors may pass AMX's feature bits on but end CPUID before leaf 0x1d. oneDNN, inside PyTorch, then runs AMX
+    without a tile configuration: bfloat16 products crash with SIGILL, and float32 convolutions that are allowed to
+    round fail with "could not create a primitive" (seen on a Xeon of the Sapphire Rapids generation in a microVM,
+    PyTorch 2.15).
+
+    Returns a value for ONEDNN_MAX_CPU_ISA, given the content of /proc/cpuinfo; None if AMX works or is absent.
+    """
+    fields: dict[str, str] = {}
+    for line in cpuinfo.splitlines():
+        name, _, value = line.partition(":")
+        fields.setdefault(name.strip(), value.strip())  # the first core's
+    flags, highest_leaf = set(fields.get("flags", "").split()), fields.get("cpuid level", "")
+    if "amx_tile" not in flags or not highest_leaf.isdecimal() or int(highest_leaf) >= _TILE_LEAF:
+        return None
+    return next((level for flag, level in _LEVELS if flag in flags), "AVX2")
+
+
+def avoid_broken_amx(cpuinfo: Path = _CPUINFO) -> None:
+    """Keep oneDNN, which chooses its instructions when PyTorch first uses it, from AMX if the processor's is broken."""
+    try:
+        level = level_without_amx(cpuinfo.read_text())
+    except OSError:  # not Linux
+        return
+    if level is None:
+        return
+    if _LEVEL in os.environ:
+        _notes.append(f"AMX is broken, oneDNN's level is the user's: {_LEVEL}={os.environ[_LEVEL]}")
+        return
+    os.environ[_LEVEL] = level
+    late = ", unless PyTorch ran before maskjet was imported" if "torch" in sys.modules else ""
+    _notes.append(f"AMX is broken, oneDNN is held to {level}{late}")
+
+
+def notes() -> tuple[str, ...]:
+    """Problems found with this machine, and how they were handled; for `Model.report()`."""
+    return tuple(_notes)
+
+
+class _Printing(logging.Handler):
+    """Prints records on stderr as errors are; those that can't be written are dropped, as they are no results."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError, ValueError, AttributeError):  # full, closed by the reader, or closed from the start
+            sys.stderr.write(f"maskjet: {printable(record.getMessage())}\n")
+
+
+def print_warnings() -> None:
+    """Print the library's logged warnings on stderr, with control characters escaped."""
+    logger = logging.getLogger("maskjet")
+    if not any(isinstance(handler, _Printing) for handler in logger.handlers):
+        logger.addHandler(_Printing(logging.WARNING))
+
+
+def suit_program() -> None:
+    """Choose how threads wait, and from where child processes import; for programs, before PyTorch is loaded.
+
+    GNU's OpenMP, part of PyTorch's wheels, spins for milliseconds at the end of each parallel loop. This is fastest on
+    an idle machine; on a busy one the spinning threads take cores from working ones (`benchmarks/neighbours.md`).
+
+    A Python thread that wants the interpreter waits for 5 ms before it asks the one that runs to stop, which with a
+    thread for each of 32 videos is longer than a batch takes (`benchmarks/reach.md`).
+
+    Python would search the current folder first in children started with -m or -c, as multiprocessing's, so that a
+    json.py beside a video would run. PYTHONSAFEPATH forbids it, also to their children; an installation, PYTHONPATH and
+    a copy of maskjet that was itself found in the current folder go on working.
+    """
+    if sys.flags.safe_path or Path(sys.path[0]).absolute() != Path(__file__).parents[1]:
+        os.environ["PYTHONSAFEPATH"] = "1"
+    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
+        os.environ["GOMP_SPINCOUNT"] = _SPINS
+    if sys.getswitchinterval() == _PYTHONS_TURN_S:
+        sys.setswitchinterval(_TURN_S)
+
+
+def keep_freed_memory() -> None:
+    """Keep up to 64 MB at a heap's end, for programs that run for one video after the other, not for days.
+
+    glibc may give frames and activations back to the system as they are freed, depending on the order of calls. Then
+    each frame has up to 10,000 page faults, a sixth of its time on a CPU. A service's memory grew with it.
+    """
+    if not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        with suppress(OSError, AttributeError):  # no glibc
+            for parameter, size in _KEPT_BYTES.items():
+                ctypes.CDLL(None).mallopt(parameter, size)
+
+
+def return_freed_memory() -> None:
+    """Give the system what lies free between pieces in use, for services, which run for days; takes milliseconds.
+
+    glibc has up to eight heaps per core, and gives memory back at their ends only. A service of two cores whose threads
+    were all kept busy had 100 MiB of such gaps after half a minute and 160 after seven (`benchmarks/serve.md`).
+    """
+    with suppress(OSError, AttributeError):  # no glibc
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _note_fork() -> None:
+    global _is_fork
+    _is_fork = True
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def check_fork() -> None:
+    """Raise UnsupportedError in a process forked from one in which PyTorch's threads ran: PyTorch would hang here.
+
+    A fork copies only one thread. OpenMP assumes that its thread pool was copied as well, and its first parallel loop
+    in the fork waits for it for ever. OpenMP can't be queried, so a fork of this process tries a parallel loop.
+    """
+    import torch
+
+    global _is_fork
+    if not _is_fork or torch.get_num_threads() == 1:
+        return
+    if not _has_threads():
+        raise UnsupportedError(
+            "This process was forked from one in which PyTorch had run with several threads, which would hang here: "
+            "start processes with multiprocessing's 'spawn', or call torch.set_num_threads(1) in this one."
+        )
+    _is_fork = False
+
+
+def _has_threads() -> bool:
+    """Whether a parallel loop finishes in a fork of this process."""
+    import torch
+
+    trial = os.fork()
+    if trial == 0:
+        torch.zeros(_SHARED, dtype=torch.float32, device="cpu").add_(1)
+        os._exit(0)
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
+        if os.waitpid(trial, os.WNOHANG)[0]:
+            return True
+        time.sleep(0.005)
+    os.kill(trial, signal.SIGKILL)
+    os.waitpid(trial, 0)
+    return False
+
+
+@contextmanager
+def handling_signals(
+    handle: Callable[[int, FrameType | None], None],
+    replaces: Callable[[Any], bool] = lambda current: current is not signal.SIG_IGN,
+) -> Iterator[None]:
+    """Handle the signals that end a program, where `replaces` allows it of the handler so far; in the main thread."""
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: handler for number in SIGNALS if replaces(handler := signal.getsignal(number))}
+    try:
+        for number in before:
+            signal.signal(number, handle)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def garbage_frozen() -> Iterator[None]:
+    """Collect garbage once, then exclude live objects from later collections until the block ends.
+
+    Python's collector stops every thread while it scans the heap. With PyTorch loaded a full collection takes 0.45 s
+    (torch 2.11, Python 3.12), and the results of every few thousand frames trigger one. The collector belongs to the
+    whole process, so programs should use this, not libraries.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@contextmanager
+def garbage_left() -> Iterator[None]:
+    """Collect no garbage until the block ends, in no thread; for blocks of milliseconds, one at a time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@contextmanager
+def convolutions_in_tf32(is_allowed: bool) -> Iterator[None]:
+    """Allow or forbid that cuDNN rounds float32 convolutions to TF32; PyTorch allows it. Restored after the block."""
+    import torch
+
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = is_allowed
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before

@@ -1,0 +1,1 @@
+"""Masks that are never dense: RLE, outlines, strips and stray pixels."""

@@ -1,0 +1,146 @@
+"""COCO JSON output: a data set, or results of masks or of boxes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from maskjet.detections import CocoKind, Detections, coco_annotations
+from maskjet.errors import InputError, suggest
+from maskjet.host.files import TemporaryFile, replacing
+from maskjet.outputs.label_options import LabelOptions
+from maskjet.outputs.labels import outlines
+from maskjet.outputs.lines import TextFile
+from maskjet.sources.frames import Frame
+
+# The data set's lists, in order, and the start of their entries' lines: an entry's first key tells its list.
+_STARTS = {"images": b'{"file_name"', "videos": b'{"height"', "categories": b'{"name"', "annotations": b'{"id"'}
+_KINDS: Mapping[str, CocoKind] = {".segm": "segm", ".bbox": "bbox"}  # of results, by what comes before .json
+_ENTRIES_AT_ONCE = 1000
+_OPTIONS = LabelOptions()
+
+
+class JsonList(TextFile):
+    """A JSON file made of entries that come one by one.
+
+    Entries are written as they come, one JSON object per line, to a .partial.jsonl beside the file, so that memory does
+    not grow and entries survive a crash. `close` builds the file from them.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, suffix=".jsonl")
+
+    def _add(self, entries: list[dict[str, Any]]) -> None:
+        """Write one frame's entries."""
+        self._append("".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries))
+
+    def _finish(self, temporary: TemporaryFile) -> None:
+        with replacing(self._path) as whole:
+            self._build(temporary.path, whole)
+            whole.write(b"\n")
+        temporary.remove()
+
+    def _build(self, entries: Path, whole: TemporaryFile) -> None:
+        """Build the file from its entries: their list."""
+        _copy(entries, b"", whole)
+
+
+class CocoJson(JsonList):
+    """A COCO data set: images, categories, and annotations with a score each; or a results list.
+
+    A file in .segm.json or .bbox.json is a list of results of that kind, for pycocotools' loadRes. A data set's
+    annotations are none: loadRes would take the sizes of masks from their boxes; see `Detections.to_coco`.
+
+    An image's id is its frame's index, or with `counts_images` its number in the file, from 0; its file_name is the
+    frame's name. COCO numbers categories from 1: if a model's class ids start at 0, they are written plus one, else
+    unchanged; or the options give classes their ids, and leave out others. Masks are RLE, or polygons along the pixels'
+    edges, as pycocotools reads them, whose area is theirs. With tracking, annotations have their track_id, sources are
+    listed as videos, and images have video_id and frame_id, their index in it, as in data sets of video.
+    """
+
+    def __init__(self, path: str, options: LabelOptions = _OPTIONS, *, counts_images: bool = False) -> None:
+        super().__init__(path)
+        self._options, self._counts_images = options, counts_images
+        self._kind = _KINDS.get(Path(Path(path).stem).suffix.lower())
+        self._annotations = 0
+        self._first_id: int | None = None
+        self._ids: dict[int, int] = {}  # class id to category id, but for classes left out
+        self._classes: set[int] = set()
+        self._videos: dict[str, int] = {}
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        """Write one frame's entries.
+
+        Raises:
+            InputError: The model has no masks and results are of masks, or it lacks a class that the options name.
+        """
+        categories = self._new_categories(detections)
+        if self._options.coco_categories is not None:
+            detections = detections[np.isin(detections.class_id, [*self._ids])]
+        image_id = self._frames if self._counts_images else frame.index
+        if self._kind:
+            self._add(detections.to_coco(image_id, self._ids, kind=self._kind))
+            return
+        height, width = detections.image_size
+        image = {"file_name": frame.name, "id": image_id, "height": height, "width": width}
+        entries: list[dict[str, Any]] = [image, *categories]
+        if detections.track_id is not None:
+            if frame.source not in self._videos:
+                self._videos[frame.source] = len(self._videos) + 1
+                video = {"id": self._videos[frame.source], "name": frame.source}
+                entries.append({"height": height, "width": width, **video})
+            image |= {"video_id": self._videos[frame.source], "frame_id": frame.index}
+        annotations = coco_annotations(detections, image_id, self._ids)
+        if self._options.coco_masks == "polygons" and detections.rle is not None:
+            for entry, parts in zip(annotations, outlines(detections, self._options), strict=True):
+                entry["segmentation"] = [part.ravel().tolist() for part in parts]
+                entry["area"] = sum(map(cv2.contourArea, parts))
+        for entry in annotations:
+            self._annotations += 1
+            entries.append({"id": self._annotations, **entry})
+        self._add(entries)
+
+    def _new_categories(self, detections: Detections) -> list[dict[str, Any]]:
+        """Entries of classes not seen yet: the model's named ones, and unnamed ones that were detected."""
+        named, chosen = detections.class_names, self._options.coco_categories
+        if self._first_id is None:
+            self._first_id = 1 if 0 in named else 0
+            for name in (chosen or ()) if named else ():
+                if name not in named.values():
+                    raise InputError(
+                        f"coco_categories must name classes of the model, got {name!r}{suggest(name, named.values())}"
+                    )
+        names = dict(zip(detections.class_id.tolist(), detections.class_name, strict=True)) | dict(named)
+        new = [n for n in sorted(names.keys() - self._classes) if chosen is None or names[n] in chosen]
+        self._classes |= names.keys()
+        self._ids |= {n: n + self._first_id if chosen is None else chosen[names[n]] for n in new}
+        return [{"name": names[n], "id": self._ids[n]} for n in new]
+
+    def _build(self, entries: Path, whole: TemporaryFile) -> None:
+        """Build the data set, or the list of results, from the entries."""
+        if self._kind:
+            super()._build(entries, whole)
+            return
+        for name, start in _STARTS.items():
+            if name == "videos" and not self._videos:
+                continue
+            whole.write(f'{"{" if name == "images" else ","}"{name}": '.encode())
+            _copy(entries, start, whole)
+        whole.write(b"}")
+
+
+def _copy(entries: Path, start: bytes, whole: TemporaryFile) -> None:
+    """Copy the entries whose lines begin with `start` as a list."""
+    separator = b"[\n"
+    with entries.open("rb") as file:
+        lines = (line[:-1] for line in file if line.startswith(start))
+        while some := list(islice(lines, _ENTRIES_AT_ONCE)):
+            whole.write(separator + b",\n".join(some))
+            separator = b",\n"
+    whole.write(b"[]" if separator == b"[\n" else b"]")

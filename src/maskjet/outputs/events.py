@@ -1,0 +1,166 @@
+"""Events of lines and zones as output: JSON lines, a webhook, or a topic of an MQTT broker."""
+
+from __future__ import annotations
+
+import base64
+import json
+import queue
+import string
+import threading
+import urllib.request as web
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import SplitResult, quote, unquote, urlsplit
+
+from maskjet.detections import Detections
+from maskjet.errors import InputError
+from maskjet.host.extras import require
+from maskjet.outputs.lines import TextFile
+from maskjet.outputs.sink import Sink
+from maskjet.sources.containers import shown_name
+from maskjet.sources.frames import Frame
+
+SUFFIX = ".events.jsonl"
+"""End of the path of a file of events."""
+_SCHEMES = ("http://", "https://", "mqtt://", "mqtts://")
+_MOST_WAITING = 1000  # events to be delivered; those that come when so many wait are lost
+_DELAYS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)  # before each try
+_TIMEOUT_S = 10.0  # of a try, and for all that waits at the end
+
+
+def is_url(out: str) -> bool:
+    """Whether an output is the URL of a webhook or of an MQTT topic."""
+    return out.lower().startswith(_SCHEMES)
+
+
+def parse_url(url: str) -> SplitResult:
+    """The parts of such a URL; raises InputError if it has no host, a wrong port, or no topic to publish to."""
+    try:
+        parts = urlsplit(url)
+        is_right = bool(parts.hostname) and parts.port != 0
+        if parts.scheme.startswith("mqtt"):
+            is_right = is_right and bool(parts.path.strip("/")) and not set("?+#") & {*unquote(url)}
+    except ValueError:
+        is_right = False
+    if not is_right:
+        wanted = "https://host/path or mqtt://host/topic, without wildcards"
+        raise InputError(f"out must be a URL as {wanted}, got {shown_name(url)!r}.")
+    return parts
+
+
+def _texts(frame: Frame) -> Iterator[str]:
+    """A frame's events as JSON."""
+    about = {"index": frame.index, "time_s": frame.time_s, "source": frame.source}
+    for count in frame.counts:
+        for event in count.events:
+            yield json.dumps(about | {name: value for name, value in vars(event).items() if value is not None})
+
+
+class EventLines(TextFile):
+    """One line of JSON per event: index, time_s and source of the frame, and the fields of `Event`."""
+
+    def write(self, frame: Frame, _: Detections) -> None:
+        """Write one frame's lines."""
+        self._append("".join(f"{text}\n" for text in _texts(frame)))
+
+
+class EventDelivery(Sink):
+    """Delivers events in a thread, in order, each as a JSON object: posted to a webhook, or published to an MQTT topic.
+
+    The URL is http(s)://user:password@host/path or mqtt(s)://user:password@host/topic, with or without the user; the
+    latter needs `pip install "maskjet[mqtt]"`. A try that fails, or that is answered with 408, 429 or 5xx, is repeated
+    up to five times over 16 s. Any other answer but 2xx, also a redirect, loses the event. One whose answer is lost
+    comes twice (QoS 1). At most 1,000 events wait, and `close` waits for them for 10 s at most.
+    """
+
+    def __init__(self, url: str) -> None:
+        parts, self.paths = parse_url(url), (shown_name(url),)
+        self._send = (_publishing if parts.scheme.startswith("mqtt") else _posting)(parts)
+        self._waiting: queue.Queue[str] = queue.Queue(_MOST_WAITING)
+        self._undelivered = 0
+        self._ending, self._gave_up = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._deliver_all, name="maskjet-events", daemon=True)
+        self._thread.start()
+
+    def write(self, frame: Frame, _: Detections) -> None:
+        """Queue one frame's events; never waits."""
+        for text in _texts(frame):
+            try:
+                self._waiting.put_nowait(text)
+            except queue.Full:
+                self.lost += 1
+
+    def close(self) -> None:
+        """Deliver what waits, for 10 s at most."""
+        if not self._ending.is_set():
+            self._ending.set()
+            self._thread.join(_TIMEOUT_S)
+            self._gave_up.set()
+            self.lost += self._undelivered + self._thread.is_alive() + self._waiting.qsize()
+
+    abandon = close
+
+    def _deliver_all(self) -> None:
+        while not (self._gave_up.is_set() or (self._ending.is_set() and self._waiting.empty())):
+            try:
+                text = self._waiting.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            self._undelivered += not self._deliver(text)
+
+    def _deliver(self, text: str) -> bool:
+        """Send an event until it is taken, refused, or tried often enough."""
+        for delay_s in _DELAYS_S:
+            if self._gave_up.wait(delay_s):
+                break
+            try:
+                return self._send(text)
+            except Exception:
+                continue
+        return False
+
+
+class _NoRedirects(web.HTTPRedirectHandler):
+    """Takes a redirect for a refusal: the text is not posted again, and the password is for this host."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _posting(parts: SplitResult) -> Callable[[str], bool]:
+    """A function that posts a text and tells whether it was taken; raises any exception if another try may help."""
+    url = quote(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(), safe=string.punctuation)
+    headers = {"Content-Type": "application/json", "User-Agent": "maskjet"}
+    if parts.username is not None:
+        user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        headers["Authorization"] = f"Basic {base64.b64encode(user.encode()).decode()}"
+    opener = web.build_opener(_NoRedirects)
+
+    def post(text: str) -> bool:
+        try:
+            opener.open(web.Request(url, text.encode(), headers), timeout=_TIMEOUT_S).close()
+        except HTTPError as error:
+            error.close()
+            if error.code >= 500 or error.code in (408, 429):
+                raise
+            return False
+        return True
+
+    return post
+
+
+def _publishing(parts: SplitResult) -> Callable[[str], bool]:
+    """As `_posting`, for a broker; events are few, so that each has a connection of its own."""
+    publish = require("paho.mqtt.publish", extra="mqtt", purpose="mqtt://")
+    options: dict[str, Any] = {"hostname": parts.hostname, "qos": 1, "port": parts.port or 1883}
+    if parts.scheme == "mqtts":
+        options |= {"tls": {}, "port": parts.port or 8883}
+    if parts.username is not None:
+        options["auth"] = {"username": unquote(parts.username), "password": unquote(parts.password or "")}
+
+    def send(text: str) -> bool:
+        publish.single(unquote(parts.path.strip("/")), text, **options)
+        return True
+
+    return send

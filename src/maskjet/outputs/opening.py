@@ -1,0 +1,393 @@
+"""Output paths: checked before anything is opened, then opened as sinks."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+from maskjet.drawing import DrawStyle, Style
+from maskjet.drawing.style import refuse_transparency
+from maskjet.errors import InputError, OutputError
+from maskjet.host.files import naming
+from maskjet.masks.stray_pixels import MaskPixels, check_mask_pixels
+from maskjet.outputs import annotation_tools, crops, drawing_process, events, labels, pictures, video
+from maskjet.outputs.annotation_tools import LabelMeFiles, LabelStudioTasks
+from maskjet.outputs.coco import CocoJson
+from maskjet.outputs.drawing_process import VideoProcess
+from maskjet.outputs.encoders import DEFAULT_QUALITY, Encoder, Encoding, share_cores
+from maskjet.outputs.folder import SUFFIXES, FileId, PictureNames, id_of, is_picture, unique_stems
+from maskjet.outputs.label_options import LabelOptions
+from maskjet.outputs.labels import YoloLabels
+from maskjet.outputs.lines import JsonLines, StdoutLines
+from maskjet.outputs.pictures import AnnotatedImages
+from maskjet.outputs.sink import Sink, Sinks, SinksBySource, SinksInTurn
+from maskjet.outputs.table import CsvTable, MotText
+from maskjet.outputs.video import AnnotatedVideo
+from maskjet.sources.containers import shown_name
+from maskjet.sources.folders import is_image_path, is_video_path
+from maskjet.sources.frames import ListSource, Source, UnopenedSource
+from maskjet.sources.selection import EVERYTHING, Selection
+
+Kind = Literal["images", "video", "lines", "table", "labels", "crops", "data set", "tracks", "events"]
+AnySource = Source | UnopenedSource
+PLACEHOLDER = "{}"
+"""Placeholder in an output's path that becomes the name of its source."""
+_KINDS: Mapping[str, Kind] = {
+    **dict.fromkeys(video.SUFFIXES, "video"),
+    ".jsonl": "lines",
+    ".json": "data set",
+    ".csv": "table",
+    labels.SUFFIX: "labels",
+    annotation_tools.LABELME: "labels",
+    crops.SUFFIX: "crops",
+    ".txt": "tracks",
+    **dict.fromkeys(SUFFIXES, "images"),
+}
+_DRAWN = ("images", "video")
+_FOLDERS: Mapping[str, Callable[..., Sink]] = {
+    labels.SUFFIX: YoloLabels,
+    annotation_tools.LABELME: LabelMeFiles,
+    crops.SUFFIX: crops.Crops,
+}
+_LABELS = LabelOptions()
+_SHARED = ("lines", "table", "events")  # kinds that take the frames of several sources, also into a pipe
+
+
+@dataclass(frozen=True)
+class Content:
+    """Choices of the outputs' content."""
+
+    style: Style = field(default_factory=DrawStyle)
+    """Whether video and images are annotated, redacted or cut out, and how."""
+    with_audio: bool = True
+    """Whether annotated video gets its source's audio."""
+    label_options: LabelOptions = _LABELS
+    """What labels, data sets and crops hold."""
+    mask_pixels: MaskPixels = "raw"
+    """Pixels of masks in outputs other than pictures, whose style has its own."""
+    encoding: Encoding = field(default_factory=Encoding)
+    """How annotated video is encoded."""
+
+    def __post_init__(self) -> None:
+        check_mask_pixels(self.mask_pixels)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Checked output paths, ready to be opened, which raises OutputError if one can't be written."""
+
+    shared: Sequence[str]
+    """Paths that take the frames of all sources."""
+    owned: Sequence[Sequence[str]]
+    """Per source, paths that take its frames alone."""
+    sources: Sequence[AnySource]
+    """All sources, in the order of `Frame.stream`."""
+    content: Content = field(default_factory=Content)
+    """Choices of their content."""
+    existing: Collection[str] = ()
+    """Those of the paths that are files already, or folders with files."""
+
+    def shows_frames(self, out: str) -> bool:
+        """Whether an output holds frames, or parts of them, in which nothing is drawn."""
+        if Path(out).suffix.lower() == labels.SUFFIX:
+            return self.content.label_options.yolo_images != "none"
+        return kind_of(out) in ("labels", "crops")
+
+    def prepare(self) -> None:
+        """Begin what takes seconds, for the outputs of the first source; `open` and `open_in_turn` do the rest."""
+        drawing_process.prepare([kind_of(out) for out in (*self.shared, *self.owned[0])].count("video"))
+
+    def open(self) -> SinksBySource:
+        """Open a sink for every path, for sources that are open and read side by side."""
+        sinks = iter(self._open_each(self.pairs(), set()))
+        shared = [next(sinks) for _ in self.shared]
+        return SinksBySource(shared, [[next(sinks) for _ in own] for own in self.owned])
+
+    def open_in_turn(self) -> SinksInTurn:
+        """Open the shared sinks, for sources that are read one after another; `begin` opens those of a source."""
+        taken: set[Path] = set()
+        shared = self._open_each(((out, self.sources[0]) for out in self.shared), taken)
+
+        def open_own(position: int, source: Source) -> list[Sink]:
+            return self._open_each(((out, source) for out in self.owned[position]), taken)
+
+        return SinksInTurn(shared, open_own)
+
+    @cached_property
+    def _files(self) -> set[FileId]:
+        """The sources' files, which nothing overwrites."""
+        return set(_identities(self.sources))
+
+    def _open_each(self, pairs: Iterable[tuple[str, AnySource]], taken: set[Path]) -> list[Sink]:
+        """Open paths, all or none, each with its source; only an open one gives a video colours and audio.
+
+        `taken` are the paths of the pictures and labels so far, none of which is taken again.
+        """
+        pairs = list(pairs)
+        videos = sum(kind_of(out) == "video" for out, _ in pairs)
+        video_class = VideoProcess if drawing_process.prepare(videos) else AnnotatedVideo
+        make_video = partial(video_class, threads=share_cores(videos))
+        with ExitStack() as undo:
+            sinks: list[Sink] = []
+            for out, source in pairs:
+                sinks.append(self._open_one(out, source, make_video, taken))
+                if kind_of(out) not in _DRAWN:
+                    sinks[-1].mask_pixels = self.content.mask_pixels
+                undo.callback(sinks[-1].abandon)
+            undo.pop_all()
+        return sinks
+
+    def _open_one(self, out: str, source: AnySource, make_video: Callable[..., Sink], taken: set[Path]) -> Sink:
+        kind, style = kind_of(out), self.content.style
+        own: dict[str, Any] = {"taken": taken, "sources": self._files, "root": source.root}
+        if kind == "images":
+            return AnnotatedImages(out, style=style, **own)
+        if kind in ("labels", "crops"):
+            make = _FOLDERS.get(Path(out).suffix.lower(), crops.Crops)
+            return make(out, self.content.label_options, **own)
+        if kind == "video":
+            opened = source if isinstance(source, Source) else None
+            encoding, with_audio = self.content.encoding, self.content.with_audio
+            return make_video(out, source=opened, with_audio=with_audio, style=style, encoding=encoding)
+        if kind == "tracks":
+            return MotText(out)
+        if kind == "events":
+            return events.EventDelivery(out) if events.is_url(out) else events.EventLines(out)
+        if kind == "table":
+            return CsvTable(out)
+        if out == "-":
+            return StdoutLines()
+        if kind == "lines":
+            return JsonLines(out)
+        if out.lower().endswith(annotation_tools.LABEL_STUDIO):
+            return LabelStudioTasks(out)
+        return CocoJson(out, self.content.label_options)
+
+    def pairs(self) -> Iterator[tuple[str, AnySource]]:
+        """Each path with its source; shared paths come with the first one."""
+        yield from ((out, self.sources[0]) for out in self.shared)
+        for source, own in zip(self.sources, self.owned, strict=True):
+            yield from ((out, source) for out in own)
+
+
+def find_existing(paths: Iterable[str], *, overwrite: bool) -> set[str]:
+    """The outputs that exist already; raises InputError if there are any and they must not be replaced."""
+    existing = {out for out in paths if not _is_no_file(out) and _exists(Path(out))}
+    if existing and not overwrite:
+        raise InputError(f"out must not exist, {min(existing)!r} does: write to another path, or move it away.")
+    return existing
+
+
+def check_outputs(
+    outs: Sequence[str],
+    sources: Sequence[AnySource],
+    *,
+    style: Style | None = None,
+    with_audio: bool = True,
+    label_options: LabelOptions = _LABELS,
+    mask_pixels: MaskPixels = "raw",
+    encoder: Encoder = "x264",
+    quality: int = DEFAULT_QUALITY,
+    selection: Selection = EVERYTHING,
+    overwrite: bool = True,
+) -> Outputs:
+    """Check, without opening or making anything, that outputs can be written, are distinct and are no source.
+
+    Args:
+        outs: .mp4, .mkv, .mov or .webm for annotated video, .jsonl or "-" for JSON lines, .csv for a table, .json for
+            a COCO data set, .segm.json or .bbox.json for COCO results of masks or boxes, .jpg or .png for one annotated
+            image, a folder (no suffix, or a slash at its end) for many, a folder in .yolo or .labelme for labels, one
+            called crops or in .crops for crops, .labelstudio.json for Label Studio's tasks. Each `{}` becomes the name
+            of the source: a file's without folder and suffix, a URL's host and file, "video0" for a camera. Characters
+            other than letters, digits, spaces and hyphens become "_", and equal names get a number. With several
+            sources only JSON lines and CSV may lack `{}`.
+        sources: At least one, in the order of `Frame.stream`; open, or as `expand_sources` finds them. None of their
+            files is overwritten.
+        style: A `DrawStyle`, `Redaction` or `Cutout` of video and images; None for all that can be drawn.
+        with_audio: Whether annotated video gets its source's audio.
+        label_options: What labels, data sets and crops hold.
+        mask_pixels: Pixels of masks in other outputs than video and images; see `Detections.keep_mask_pixels`.
+        encoder: Encoder of .mp4, .mkv and .mov: "x264"; "nvenc", the GPU's; or "auto", NVENC if it takes the frames.
+        quality: Quality of annotated video, 1 to 100, alike for all encoders; 12 more are two to three times the bytes.
+        selection: Frames that the sources give, or will.
+        overwrite: Whether outputs may exist; an existing file is replaced once the new one is whole.
+
+    Raises:
+        InputError: A suffix is unknown, an output is given twice or can't hold the style's transparent pixels, there is
+            no output; one is one of the sources' files, lacks `{}` although there are several sources, is one picture
+            although a source has several frames, exists and overwrite is false, or shows pixels that the style hides;
+            or mask_pixels, encoder or quality is none of its choices.
+        OutputError: A path is too long, or its folder is not a writable folder.
+        UnsupportedError: NVENC is asked for, and can't be used.
+    """
+    for out in outs:
+        _check_form(out)
+        if len(sources) > 1 and PLACEHOLDER not in out and kind_of(out) not in _SHARED:
+            example = f"out/{PLACEHOLDER}{Path(out).suffix}"
+            raise InputError(
+                f"out must contain {PLACEHOLDER} for several sources, got {out!r}; write for example {example!r}: "
+                f"{PLACEHOLDER} becomes each source's name."
+            )
+    # Outputs of a single source are its own, as they are then opened with it and get its colours and audio.
+    templates = [out for out in outs if PLACEHOLDER in out or (len(sources) == 1 and out != "-")]
+    shared = [out for out in outs if out not in templates]
+    stems = unique_stems([source.name for source in sources], [source.root for source in sources])
+    owned = [[template.replace(PLACEHOLDER, stem) for template in templates] for stem in stems]
+    content = Content(style or DrawStyle(), with_audio, label_options, mask_pixels, Encoding(encoder, quality))
+    paths = [*shared, *chain.from_iterable(owned)]
+    check_paths(paths, sources, style=content.style)
+    outputs = Outputs(shared, owned, sources, content, find_existing(paths, overwrite=overwrite))
+    _check_pictures(outputs, selection)
+    if not isinstance(content.style, DrawStyle) and (shown := next(filter(outputs.shows_frames, paths), None)):
+        raise InputError(f"out must not show frames that are redacted or cut out, {shown!r} has them as they are.")
+    return outputs
+
+
+def open_sinks(outs: Sequence[str], *, fps: float | None = None, **options: Any) -> Sinks:
+    """Open outputs of frames that come from no opened source.
+
+    Args:
+        outs: Paths, as of `check_outputs`.
+        fps: Frames per second of videos whose frames have no times; None for 30.
+        **options: Further arguments of `check_outputs`.
+
+    Returns:
+        One sink that writes to all of them.
+
+    Raises:
+        InputError: fps is not above 0, or as `check_outputs`.
+        OutputError: An output can't be written.
+        UnsupportedError: NVENC is asked for, and can't be used.
+    """
+    if fps is not None and not (math.isfinite(fps) and fps > 0):
+        raise InputError(f"fps must be above 0, got {fps}.")
+    source = ListSource([], "frames")
+    source.fps = fps
+    return check_outputs(outs, [source], **options).open()
+
+
+def kind_of(out: str) -> Kind:
+    """The kind of output that a path names."""
+    suffix = Path(out).suffix.lower()
+    if out == "-":
+        return "lines"
+    if events.is_url(out) or out.lower().endswith(events.SUFFIX):
+        return "events"
+    if Path(out).name.lower() == crops.SUFFIX[1:]:
+        return "crops"
+    if suffix == "" or (out.endswith("/") and suffix not in _FOLDERS):
+        return "images"
+    if suffix not in _KINDS and not Path(out).is_dir():
+        raise InputError(f"out must end in one of {', '.join(_KINDS)}, or be a folder or '-', got {out!r}.")
+    return _KINDS.get(suffix, "images")
+
+
+def _check_form(out: str) -> None:
+    """Check that a path is well-formed and names a kind of output."""
+    if not out or "\0" in out:
+        raise InputError(f"out must be a path, got {out!r}.")
+    if events.is_url(out):
+        events.parse_url(out)
+    elif "://" in out:
+        raise InputError(f"out must be a path, got the URL {out!r}.")
+    with naming(out):
+        kind_of(out)
+
+
+def check_paths(outs: Sequence[str], sources: Sequence[AnySource] = (), *, style: Style) -> None:
+    """Check paths without `{}`, as `check_outputs` does."""
+    if not outs:
+        raise InputError("out must name at least one output, got none.")
+    files = set(_identities(sources))
+    seen: set[str | FileId] = set()
+    for out in outs:
+        _check_form(out)
+        if kind_of(out) == "video":
+            refuse_transparency(style, out)
+        if kind_of(out) == "images":
+            pictures.check_style(style, out)
+        with naming(out):
+            identities = {out} if _is_no_file(out) else _check_path(out, files)
+        if seen & identities:
+            raise InputError(f"out must name each output once, got {', '.join(map(shown_name, outs))}.")
+        seen |= identities
+
+
+def _check_path(out: str, files: Collection[FileId]) -> set[str | FileId]:
+    """Check one path; returns keys that identify its file, however the path is spelled."""
+    path = Path(os.path.realpath(out))
+    is_folder = kind_of(out) in ("labels", "crops") or (kind_of(out) == "images" and not is_picture(out))
+    try:
+        identity = id_of(path)
+    except FileNotFoundError:
+        _check_folder(out, path if is_folder else path.parent)
+        return {str(path)}
+    if is_folder:
+        _check_folder(out, path)
+    elif path.is_dir():
+        raise InputError(f"out must be a file, {out!r} is a folder; write {out + '/'!r} for images in it.")
+    elif not path.is_file() and kind_of(out) not in _SHARED:
+        raise InputError(
+            f"out must be a file or a new name, {out!r} is neither; only .jsonl and .csv may be a pipe or device."
+        )
+    if identity in files:
+        raise InputError(f"out must not be the source, got {out!r} for both.")
+    if path.is_file():
+        _check_folder(out, path.parent)
+    return {str(path), identity}
+
+
+def _is_no_file(out: str) -> bool:
+    """Whether an output is stdout or a URL."""
+    return out == "-" or events.is_url(out)
+
+
+def _exists(path: Path) -> bool:
+    """Whether a path is a file or a folder with files."""
+    return path.is_file() or (path.is_dir() and any(path.iterdir()))
+
+
+def _check_folder(out: str, folder: Path) -> None:
+    """Check that a folder is writable or, if missing, can be created."""
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise OutputError(f"out must be writable, {out!r} is not: {str(folder)!r} is no folder.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OutputError(f"out must be writable, {out!r} is not: {str(folder)!r} is closed to writing.")
+
+
+def _check_pictures(outputs: Outputs, selection: Selection) -> None:
+    """Check that one picture gets one frame and none overwrites a source's image, as far as names tell beforehand."""
+    files = {path.resolve() for source in outputs.sources for path in source.files if is_image_path(path)}
+    taken: set[Path] = set()
+    for out, source in outputs.pairs():
+        if is_picture(out) and _has_several_frames(source, selection):
+            pictures.refuse_several(out)
+        names = PictureNames(out, taken, root=source.root, suffix=pictures.suffix_of(outputs.content.style))
+        for index, path in enumerate(filter(is_image_path, source.files if kind_of(out) == "images" else ())):
+            if names.take(str(path), index) in files:
+                raise InputError(f"out must not be where the source is, {str(path)!r} would be overwritten.")
+
+
+def _has_several_frames(source: AnySource, selection: Selection) -> bool:
+    """Whether a source gives more than one frame, as far as that is known; a video that is not opened does."""
+    if selection.limit == 1:
+        return False
+    if isinstance(source, Source):
+        return source.is_live or (source.length or 0) > 1
+    return any(map(is_video_path, source.files)) or (selection.count(len(source.files)) or 0) > 1
+
+
+def _identities(sources: Sequence[AnySource]) -> Iterator[FileId]:
+    """Device and inode of each source file that exists."""
+    for path in chain.from_iterable(source.files for source in sources):
+        with suppress(OSError, ValueError):
+            yield id_of(path)

@@ -1,0 +1,78 @@
+"""Annotated images as output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from maskjet.detections import Detections
+from maskjet.drawing import DrawStyle, Painter, Redaction, Style
+from maskjet.drawing.style import is_transparent, refuse_transparency
+from maskjet.errors import InputError
+from maskjet.outputs.folder import FolderSink, is_picture, write_picture
+from maskjet.sources.frames import Frame
+
+_ALPHA = ".png"  # suffix of pictures that may be transparent
+_STYLE = DrawStyle()
+
+
+def suffix_of(style: Style) -> str | None:
+    """Suffix that all pictures in a style get; None if they keep theirs."""
+    return _ALPHA if is_transparent(style) else None
+
+
+def refuse_several(path: str) -> NoReturn:
+    """Raise InputError, as several frames would go to one picture."""
+    folder = f"{Path(path).with_suffix('')}/"
+    raise InputError(f"out must be a folder for several frames, got {path!r}: write {folder!r}.")
+
+
+def check_style(style: Style, path: str) -> None:
+    """Raise InputError if pixels of a style are transparent, and the path is that of a .jpg."""
+    if is_picture(path) and Path(path).suffix.lower() != _ALPHA:
+        refuse_transparency(style, path)
+
+
+class AnnotatedImages(FolderSink):
+    """Images with their detections drawn in, redacted or cut out; a file is whole or does not exist.
+
+    In a folder, images keep their file names; a suffix other than .jpg, .jpeg and .png becomes .jpg, and any becomes
+    .png if pixels are transparent. Video frames get the video's name and their number. If a name is taken, as by a file
+    of the same name in another folder, the frame's index is added.
+
+    Args:
+        path: A folder, made if missing; or one .jpg or .png, for one frame.
+        style: Whether frames are annotated, redacted or cut out, and how.
+        **others: Arguments of `FolderSink`.
+
+    Raises:
+        InputError: Pixels of the style are transparent, and the path is that of a .jpg.
+    """
+
+    def __init__(self, path: str, *, style: Style = _STYLE, **others: Any) -> None:
+        check_style(style, path)
+        super().__init__(path, suffix=suffix_of(style), **others)
+        self._painter = Painter(style, overwrites=True)
+        self.redacts = isinstance(style, Redaction)
+        self._has_picture = False
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        """Draw and write one image, in threads, some frames behind; it must not change afterwards.
+
+        Raises:
+            InputError: The image would overwrite one of a source, the path is that of one picture, which is taken, or
+                the sink is closed.
+        """
+        if self._has_picture and is_picture(self.paths[0]):
+            refuse_several(self.paths[0])
+        self._has_picture = True
+        path = self._names.take(frame.name, frame.index)
+        self._check_free(path, frame)
+        self._threads.add(lambda: self._write(path, frame, detections))
+
+    def _write(self, path: Path, frame: Frame, detections: Detections) -> Iterator[None]:
+        """The work on a frame; see `DrawingThreads`."""
+        draw = self._painter.prepare(frame, detections)
+        yield
+        write_picture(path, draw())

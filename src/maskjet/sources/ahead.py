@@ -1,0 +1,303 @@
+"""Images read and decoded ahead of their use, in order, by threads that all of a process share.
+
+A thread reads a file and looks at its header; then, as long as the images ahead fit into the memory for them, another
+one decodes it, or the GPU does, together with others that are ready. The thread that takes the images hands all this
+out, whenever it takes one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from maskjet import limits
+from maskjet.errors import InputError, MaskjetError, device_error, first_line
+from maskjet.sources.decoding import ON_CPU, Decoding
+from maskjet.sources.image_headers import stated_size_hw
+from maskjet.sources.images import Image, decode_image, path_of_image, read_file
+
+if TYPE_CHECKING:
+    from maskjet.sources.nvjpeg import JPEGDecoder
+    from maskjet.sources.plain_jpegs import PlainJPEG
+
+_MOST_THREADS = 64
+_MOST_TOGETHER = 32  # JPEGs that the GPU decodes at a time
+_GROUPS = 2  # of these: one is decoded while the next one is submitted
+_ROUNDS = 4  # of tasks that wait for each thread, if there is work for all
+_BUDGET = 2**28  # bytes of a process's images ahead, as files and decoded: 90 of 720p
+_BUDGET_GPU = 2**30  # where a GPU decodes them into its memory
+
+Loaded = Image | torch.Tensor | InputError
+"""uint8 [H, W, 3] RGB, upright, in host memory or on the GPU; or why there is no image."""
+
+
+class Encoded(NamedTuple):
+    """The content of an image's file."""
+
+    data: bytes
+    """The whole file."""
+    name: str
+    """Name of the image in error messages, quoted if it is a path."""
+
+
+def is_encoded(value: object) -> bool:
+    """Whether an image is given as a file: its path, or its content."""
+    return isinstance(value, str | os.PathLike | bytes)
+
+
+def read_encoded(value: Any, name: str) -> Encoded:
+    """Read an image that is given as a file's path, `file:` URL or content; `name` is that of content in messages.
+
+    Raises:
+        InputError: It is another URL.
+        SourceError: The file can't be read.
+    """
+    if isinstance(value, bytes):
+        return Encoded(value, name)
+    path = path_of_image(value, name)
+    return Encoded(read_file(path), repr(str(path)))
+
+
+class _Workers:
+    """The process's threads, and the memory of the images that they have ahead."""
+
+    def __init__(self) -> None:
+        cores = len(os.sched_getaffinity(0))
+        self.count = min(cores - cores // 4, _MOST_THREADS)  # the rest is busy with what they give
+        self.threads = ThreadPoolExecutor(self.count, "maskjet-images")
+        self.held = 0  # bytes
+        self._lock = threading.Lock()
+
+    def hold(self, nbytes: int) -> None:
+        """Count bytes that are taken, or given back if negative."""
+        with self._lock:
+            self.held += nbytes
+
+
+_workers = cache(_Workers)
+os.register_at_fork(after_in_child=_workers.cache_clear)  # a fork has none of the threads
+
+
+def image_threads() -> ThreadPoolExecutor:
+    """The threads that read and decode images, on three quarters of the cores that this process may use."""
+    return _workers().threads
+
+
+def load_ahead(
+    reads: Iterable[Callable[[], Encoded]],
+    decoding: Decoding = ON_CPU,
+    on_fallback: Callable[[str], object] = lambda _: None,
+) -> Generator[Loaded]:
+    """Read and decode images ahead, a bounded number of files and bytes; close it to leave those that wait.
+
+    Args:
+        reads: A function for each image that reads it, called in a thread. Iterated over ahead, so it must not wait.
+        decoding: Where JPEGs are decoded: those that the GPU does not take, the CPU decodes as it does all others.
+        on_fallback: Called with the reason for each JPEG that the CPU decodes although the GPU was to do it.
+
+    Yields:
+        Each image in order, or the InputError of reading or decoding it.
+
+    Raises:
+        DeviceError: The GPU failed.
+        Exception: Any other error of reading.
+    """
+    rest = iter(reads)
+    first = list(islice(rest, 2))
+    rest, is_one = chain(first, rest), len(first) < 2
+    ahead = _Ahead(decoding, on_fallback, _run_now if is_one else _workers().threads.submit)
+    try:
+        while ahead.fill(rest):
+            yield ahead.take()
+    finally:
+        ahead.cancel()
+
+
+def _run_now(function: Callable[..., Any], *args: Any) -> Future[Any]:
+    """Call a function in this thread: one image gains nothing from others, and waking them takes 0.1 ms each."""
+    future: Future[Any] = Future()
+    try:
+        future.set_result(function(*args))
+    except Exception as error:
+        future.set_exception(error)
+    return future
+
+
+class _Look(NamedTuple):
+    """An image's file after reading: its size in memory, and which device decodes it."""
+
+    encoded: Encoded
+    nbytes: int
+    """Bytes of the file and of the decoded image, if the header states its size."""
+    plain: PlainJPEG | None
+    """The JPEG that the GPU decodes; None if the CPU decodes the image."""
+    fallback: str | None
+    """Why it is not the GPU although it decodes JPEGs; None if it is, or was not to."""
+
+
+@dataclass(eq=False, slots=True)
+class _Loading:
+    """An image on its way."""
+
+    looks: Future[list[_Look | Exception]]
+    """The first look at several images, or why there is none."""
+    number: int
+    """Its position among them."""
+    look: _Look | Exception | None = None
+    """That of this image, once it was taken."""
+    decoded: Future[Any] | None = None
+    """The image, or the list of all that the GPU decodes together; None if that has not begun."""
+    place: int | None = None
+    """Position among those that the GPU decodes together; None if the CPU decodes it."""
+
+
+class _Ahead:
+    """The images ahead of one reader; all methods are for the thread that takes them."""
+
+    def __init__(
+        self, decoding: Decoding, on_fallback: Callable[[str], object], submit: Callable[..., Future[Any]]
+    ) -> None:
+        self._workers, self._on_fallback, self._submit = _workers(), on_fallback, submit
+        self._jpegs: JPEGDecoder | None = None
+        self._why_cpu: str | None = None
+        if decoding.device != "cpu" and decoding.takes_jpegs:
+            try:
+                self._jpegs = decoding.jpeg_decoder()
+            except MaskjetError as error:
+                self._why_cpu = first_line(error)
+        self._window = self._workers.count  # most files ahead: grows, as sizes of files are not known beforehand
+        is_cpu = self._jpegs is None
+        self._widest = 4 * self._window if is_cpu else max(16 * self._window, 2 * _MOST_TOGETHER)
+        self._budget = _BUDGET if is_cpu else _BUDGET_GPU
+        self._images: deque[_Loading] = deque()
+        self._unseen: deque[_Loading] = deque()  # those whose look was not taken yet, the last ones
+        self._waiting: deque[tuple[_Loading, PlainJPEG]] = deque()  # those that wait for the GPU
+        self._groups: list[Future[Any]] = []  # those that the GPU decodes
+        self._count = 0  # images taken
+
+    def fill(self, rest: Iterator[Callable[[], Encoded]]) -> bool:
+        """Begin to read more files; returns whether there is an image to take."""
+        # Handing out a file takes as long as looking at its header: later on several are handed out together.
+        together = max(self._window // (_ROUNDS * self._workers.count), 1) if self._jpegs else 1
+        while len(self._images) + together <= self._window and (not self._images or self._workers.held <= self._budget):
+            reads = list(islice(rest, together))
+            if not reads:
+                break
+            looks = self._submit(_look_at, reads, self._jpegs, self._why_cpu)
+            images = [_Loading(looks, number) for number in range(len(reads))]
+            self._images += images
+            self._unseen += images
+        return bool(self._images)
+
+    def take(self) -> Loaded:
+        """Wait for the next image; raises as `load_ahead`."""
+        image = self._images[0]
+        if image.decoded is None:
+            image.looks.exception()  # waits
+            self._decode()
+        loaded = self._finish(image)
+        self._images.popleft()
+        self._workers.hold(-_bytes_of(image))
+        self._count += 1
+        self._window = min(self._window + 2, self._widest)
+        self._decode()  # the GPU may be idle
+        return loaded
+
+    def _finish(self, image: _Loading) -> Loaded:
+        look = image.look
+        try:
+            if isinstance(look, Exception):
+                raise look
+            assert look is not None  # nothing is before it
+            assert image.decoded is not None
+            loaded = image.decoded.result()
+            if image.place is not None:
+                loaded = loaded[image.place]
+            fallback = look.fallback if loaded is not None else "the GPU refused it"
+            if fallback is not None:
+                self._on_fallback(fallback)
+            return decode_image(*look.encoded) if loaded is None else loaded
+        except InputError as error:
+            return error
+        except MaskjetError:
+            raise
+        except RuntimeError as error:
+            raise device_error(f"image {self._count}", self._count, error) from error
+
+    def _decode(self) -> None:
+        """Start decoding images that have been read, in order, within the budget; the first one always."""
+        while self._unseen and self._unseen[0].looks.done():
+            image = self._unseen[0]
+            look = image.looks.result()[image.number]
+            if not isinstance(look, Exception):
+                if image is not self._images[0] and self._workers.held + look.nbytes > self._budget:
+                    break
+                self._workers.hold(look.nbytes)
+                if look.plain is None:
+                    image.decoded = self._submit(decode_image, *look.encoded)
+                else:
+                    self._waiting.append((image, look.plain))
+            image.look = look
+            self._unseen.popleft()
+        if self._waiting and self._jpegs is not None:
+            self._groups = [group for group in self._groups if not group.done()]
+            if len(self._groups) < _GROUPS:
+                together = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_TOGETHER))]
+                group = self._submit(self._jpegs.decode, [plain for _, plain in together])
+                self._groups.append(group)
+                for place, (image, _) in enumerate(together):
+                    image.decoded, image.place = group, place
+
+    def cancel(self) -> None:
+        """Cancel reads and decodes that have not begun."""
+        for image in self._images:
+            image.looks.cancel()
+            if image.decoded is not None:
+                image.decoded.cancel()
+            self._workers.hold(-_bytes_of(image))
+        self._images.clear()
+
+
+def _bytes_of(image: _Loading) -> int:
+    """The bytes that an image holds."""
+    return image.look.nbytes if isinstance(image.look, _Look) else 0
+
+
+def _look_at(
+    reads: Sequence[Callable[[], Encoded]], jpegs: JPEGDecoder | None, why_cpu: str | None
+) -> list[_Look | Exception]:
+    """Look at several images, each or its error."""
+    looks: list[_Look | Exception] = []
+    for read in reads:
+        try:
+            looks.append(_look(read, jpegs, why_cpu))
+        except Exception as error:
+            looks.append(error)
+    return looks
+
+
+def _look(read: Callable[[], Encoded], jpegs: JPEGDecoder | None, why_cpu: str | None) -> _Look:
+    """Read an image's file, and choose who decodes it."""
+    encoded = read()
+    data, plain, fallback = encoded.data, None, None
+    if data.startswith(b"\xff\xd8"):
+        fallback = why_cpu
+        if jpegs is not None:
+            from maskjet.sources.plain_jpegs import check_jpeg
+
+            checked = check_jpeg(data)
+            plain, fallback = (None, checked) if isinstance(checked, str) else (checked, None)
+    size_hw = stated_size_hw(data) if plain is None else plain.size_hw
+    pixels = 0 if size_hw is None else size_hw[0] * size_hw[1]
+    if pixels > limits.image_pixels:  # the CPU's decoder refuses it
+        plain, fallback = None, None
+    return _Look(encoded, len(data) + 3 * pixels, plain, fallback)

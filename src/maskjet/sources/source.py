@@ -1,0 +1,251 @@
+"""The interface of sources: frames in order, each with its index, read once by one reader."""
+
+from __future__ import annotations
+
+import math
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet.errors import InputError, device_error
+from maskjet.sources.colours import PictureFormat
+from maskjet.sources.counts import Count
+from maskjet.sources.decoding import ON_CPU, Decoding, check_decoder
+from maskjet.sources.metering import Meter, SourceState
+from maskjet.sources.selection import EVERYTHING, Selection, select_frames
+
+if TYPE_CHECKING:
+    import torch
+
+    from maskjet.sources.picture import Picture
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """One image of a source.
+
+    Examples:
+        >>> import maskjet
+        >>> image = maskjet.traffic.sample(seed=3).image
+        >>> frame, found = next(maskjet.load("demo").stream([image]))
+        >>> frame.index, frame.image.shape == image.shape
+        (0, True)
+    """
+
+    index: int
+    """Position in the source, from 0; frames that could not be decoded are counted, missing packets are not."""
+    time_s: float | None
+    """Presentation time in seconds; None if the source has no clock."""
+    pixels: NDArray[np.uint8] | torch.Tensor | Picture
+    """uint8 [H, W, 3], RGB, on the host, or as a tensor in GPU memory; or a video's picture there, as decoded."""
+    source: str
+    """Name of the source: the path or URL it was opened with, if any, a URL without user, password and the like."""
+    name: str
+    """Name of the image, its path if it has one; for a video, the video's name, "#" and the index."""
+    stream: int = 0
+    """Position of the frame's source among those read side by side, from 0."""
+    counts: Sequence[Count] = ()
+    """Counts of lines and zones up to this frame, which outputs show; see `maskjet.tracking.Counting`."""
+
+    @cached_property
+    def image(self) -> NDArray[np.uint8]:
+        """uint8 [H, W, 3], RGB; copied from the GPU and converted when it is first asked for, if it is there.
+
+        Raises:
+            DeviceError: The GPU failed.
+        """
+        return self.pixels if isinstance(self.pixels, np.ndarray) else self._download(None)
+
+    def copy_to(self, out: NDArray[np.uint8]) -> None:
+        """Copy the image into uint8 [H, W, 3], contiguous; from the GPU without keeping it as `image`.
+
+        Raises:
+            DeviceError: The GPU failed.
+        """
+        if isinstance(self.pixels, np.ndarray) or "image" in self.__dict__:
+            np.copyto(out, self.image)
+        else:
+            self._download(out)
+
+    def _download(self, out: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+        """Bring the image from GPU memory into `out`, or a new array if None."""
+        import torch
+
+        assert not isinstance(self.pixels, np.ndarray)
+        try:
+            if not isinstance(self.pixels, torch.Tensor):
+                return self.pixels.to_rgb(out)
+            return (self.pixels.cpu() if out is None else torch.from_numpy(out).copy_(self.pixels)).numpy()
+        except RuntimeError as error:
+            raise device_error(f"frame {self.index} of {self.source!r}", self.index, error) from error
+
+    @property
+    def size_hw(self) -> tuple[int, int]:
+        """(height, width) in pixels."""
+        pixels: Any = self.pixels
+        height, width = pixels.size_hw if hasattr(pixels, "size_hw") else pixels.shape[:2]
+        return height, width
+
+    @property
+    def is_of_video(self) -> bool:
+        """Whether it is a frame of a video, camera or stream, not an image; frames of raw video have no times."""
+        return self.time_s is not None or self.name.rpartition("#")[2].isdecimal()
+
+
+class Source(ABC):
+    """An iterable of frames in order, to be read once; a context manager.
+
+    Args:
+        name: Path or URL the source is opened with, or another name for it.
+
+    Attributes:
+        kind: Kind of source: "image", "list" or "video".
+        name: Name of the source, as given; of a URL without user, password and the values in its query, but for numbers
+            of up to three digits.
+        length: Expected number of frames it gives; None if unknown.
+        fps: Frames given per second of the source's time; None if there is no clock.
+        size_hw: (height, width) of the first frame in pixels; None if unknown before it is read.
+        picture_format: Colours and pixel aspect ratio; None for images, and before a video's first frame is decoded.
+        root: Folder below which annotated images and labels keep their images' sub-folders; None if they keep none.
+        files: Files the source reads, as far as they are known beforehand.
+        is_live: Whether frames arrive in real time, from a camera or an endless stream.
+        frames_seen: Number of frames so far, including those left out and those in `bad_frames`; the index of the next.
+        bad_frames: One (index, reason) per frame that could not be decoded, and per gap where frames are missing: a gap
+            has the next frame's index, and about how many are missing in the reason. Of a live source, the last 1,000.
+        frames_dropped: Number of frames skipped because newer ones had arrived.
+        decoder: Where its video, or the JPEGs among its images, are decoded: "cpu", or "cuda:N", whose frames stay in
+            GPU memory.
+        fallback: Why frames are decoded or converted on the CPU although the GPU was to do it, the first reason of
+            several; None if they are not.
+        on_fallback: Called by a list with the reason of each image or video that the CPU decodes though the GPU was to.
+    """
+
+    kind: ClassVar[Literal["image", "list", "video"]]
+    length: int | None = None
+    fps: float | None = None
+    size_hw: tuple[int, int] | None = None
+    picture_format: PictureFormat | None = None
+    root: Path | None = None
+    files: Sequence[Path] = ()
+    is_live: bool = False
+    decoder: str = "cpu"
+    fallback: str | None = None
+    on_fallback: Callable[[str], object] = staticmethod(lambda _: None)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.frames_seen = 0
+        self.bad_frames: list[tuple[int, str]] = []
+        self.frames_dropped = 0
+        self._meter = Meter()
+        self._is_connected, self._is_closed = True, False
+        self._reader = threading.Lock()  # acquired by the first reader and never released
+
+    def __iter__(self) -> Iterator[Frame]:
+        """The frames, for one reader only.
+
+        Raises:
+            InputError: The source is being read, or has been read.
+        """
+        if not self._reader.acquire(blocking=False):
+            raise InputError(f"source must be read once, {self.name!r} is or was read already: open it once more.")
+        return self._measured(self._read())
+
+    def _measured(self, frames: Iterator[Frame]) -> Iterator[Frame]:
+        try:
+            for frame in frames:
+                self._meter.add(frame.time_s)
+                yield frame
+        except Exception:
+            self._is_connected = False
+            raise
+        self._is_connected &= self._is_closed
+
+    @property
+    def state(self) -> SourceState:
+        """How it does at this moment; may be asked for by any thread, while another one reads."""
+        return SourceState(
+            connected=self._is_connected,
+            fps=self._meter.fps,
+            lag_s=self._meter.lag_s if self.is_live else None,
+            drops=self.frames_dropped,
+            bad_frames=len(self.bad_frames),
+        )
+
+    @abstractmethod
+    def _read(self) -> Iterator[Frame]:
+        """Yield the frames."""
+
+    def close(self) -> None:  # noqa: B027 - most sources hold nothing open
+        """Release files and devices; may be called twice, and while another thread reads."""
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _fall_back(self, reason: str) -> None:
+        """Record why an image or video of a list is decoded on the CPU."""
+        self.fallback = self.fallback or reason
+        self.on_fallback(reason)
+
+    def _skip(self, reason: str, count: int = 1) -> None:
+        """Record frames that are left out, and why; none are counted where packets are missing."""
+        self.bad_frames.append((self.frames_seen, reason))
+        self.frames_seen += count
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How a source is opened."""
+
+    selection: Selection = EVERYTHING
+    """Frames to give."""
+    reconnect_for: float = math.inf
+    """Seconds after which a live source that can't be opened again has ended; 0 to end when it breaks off."""
+    decoding: Decoding = ON_CPU
+    """Where videos and JPEGs are decoded."""
+
+
+DEFAULT_OPENING = Opening()
+"""All frames, decoded on the CPU; a live source is opened again for ever."""
+
+
+@dataclass(frozen=True, eq=False)
+class UnopenedSource:
+    """A source that was found but not opened: thousands of them take no files and little memory."""
+
+    name: str
+    """Name that the source will have."""
+    files: Sequence[Path]
+    """Files that it will read, as far as they are known beforehand."""
+    opening: Callable[[Opening], Source]
+    """Function that opens it."""
+    root: Path | None = None
+    """Folder whose sub-folders are kept in the outputs' names; None if none are."""
+
+    def open(self, **arguments: Any) -> Source:
+        """Open the source; keyword arguments and errors are those of `open_source`."""
+        return self.opening(check_opening(**arguments))
+
+
+def check_opening(
+    every: int = 1,
+    start: int | str = 0,
+    limit: int | None = None,
+    reconnect_for: float = math.inf,
+    decoder: str | Decoding = "cpu",
+    video_stream: int | None = None,
+) -> Opening:
+    """Check the arguments of `open_source`; raises InputError if one is not as described there."""
+    if isinstance(reconnect_for, bool) or not isinstance(reconnect_for, int | float) or not reconnect_for >= 0:
+        raise InputError(f"reconnect_for must be a number of seconds from 0, or infinite, got {reconnect_for!r}.")
+    return Opening(select_frames(every, start, limit, video_stream), reconnect_for, check_decoder(decoder))
