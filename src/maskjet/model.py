@@ -35,7 +35,7 @@ from maskjet.host import process
 from maskjet.networks import Network, find_family, read_network
 from maskjet.ops.compilers import compilers
 from maskjet.ops.gpu import on_device
-from maskjet.postprocessing import Choices, Threshold
+from maskjet.postprocessing import Choices, Postprocessing, Threshold
 from maskjet.report import Report, make_report
 from maskjet.sources.ahead import is_encoded, load_ahead, read_encoded
 from maskjet.sources.containers import shown_name
@@ -66,6 +66,7 @@ class _PredictOptions(TypedDict, total=False):
     tile: TileSize | None
     overlap: float
     full: bool
+    weak: bool
 
 
 class Model:
@@ -122,6 +123,7 @@ class Model:
         tile: TileSize | None = None,
         overlap: float = 0.2,
         full: bool = True,
+        weak: bool = False,
     ) -> Detections | list[Detections]:
         """Detect instances on one image or several; `model(images)` is the same.
 
@@ -142,7 +144,9 @@ class Model:
             tile: For small things in large images, the size of overlapping tiles to detect on: a side in pixels, 32 or
                 more; (height, width); or "auto": the network's input, enlarged until there are at most 64 tiles.
             overlap: Least overlap of tiles, 0..0.9 of their sides; larger than most things.
-            full: Whether to detect on the whole image, too, for things larger than tiles.
+            full: Whether to detect on the whole image, too, for instances larger than tiles.
+            weak: Whether detections for a `Tracker` come, too, behind those that exceed the threshold: all above 0.1
+                of the classes with the lowest threshold, up to the most detections that the model was loaded with.
 
         Returns:
             The detections, most confident first; for a list or a batch a list, one per image in its order. Type
@@ -163,14 +167,8 @@ class Model:
             >>> len(few) <= len(model.predict(image))
             True
         """
-        postprocessing = self._choices.choose(threshold, classes, max_detections)
-        cutting: dict[str, Any] = {}
-        if tile is not None:
-            from maskjet.tiling.frames import Tiles
-
-            tiles = Tiles(self._engine, Tiling(tile, overlap, full), postprocessing.max_detections)
-            cutting = {"cut": tiles.cut, "finish": tiles.finish}
-            postprocessing = self._choices.choose(threshold, classes, None)
+        tiling = Tiling(tile, overlap, full)
+        _, postprocessing, pieces = self._choose(threshold, classes, max_detections, tiling, is_weak=weak)
         decoding = choose_for_call(decoder, self.config)
         several = images if isinstance(images, list | tuple) else split_images(images, "images")
         given: Sequence[Any] = [images] if several is None else several
@@ -181,7 +179,7 @@ class Model:
                 len(given),
                 postprocessing,
                 all_cores=several is None or not any(map(is_encoded, given)),
-                **cutting,
+                **pieces,
             )
         is_batch = several is not None and several is not images
         for number, found in enumerate(every):
@@ -206,6 +204,7 @@ class Model:
         tile: TileSize | None = None,
         overlap: float = 0.2,
         full: bool = True,
+        weak: bool = False,
     ) -> Generator[tuple[Frame, Detections]]:
         """Detect instances frame by frame.
 
@@ -234,12 +233,11 @@ class Model:
             classes: Names of the classes to report.
             max_detections: Most detections per frame.
             track: Whether detections get a `track_id`; they stay the same ones. A tracker of yours, for one source,
-                takes the place of a `maskjet.tracking.Tracker` per source. It gets weaker detections, too, behind those
-                that are reported: all above 0.1 of the classes with the lowest threshold, up to the most detections
-                that the model was loaded with.
+                takes the place of a `maskjet.tracking.Tracker` per source. It gets weak detections, too; see `weak`.
             tile: As in `predict`; so are the two below. Batches take tiles of several frames.
             overlap: Least overlap of tiles, 0..0.9 of their sides.
             full: Whether to detect on whole frames, too.
+            weak: As in `predict`; without it they go once frames are tracked.
 
         Yields:
             Each frame with its detections, those of a source in order. A frame that can't be decoded is left out and
@@ -260,7 +258,6 @@ class Model:
             >>> [frame.index for frame, found in model.stream(images)]
             [0, 1]
         """
-        postprocessing = self._choices.choose(threshold, classes, max_detections)
         sources = split_sources(source)
         if batch is None:
             batch = min(len(sources), self.config.batch)
@@ -275,24 +272,14 @@ class Model:
         if whole_batches and (drop_late or len(sources) != 1):
             given = "drop_late" if drop_late else f"{len(sources)} sources"
             raise InputError(f"whole_batches must be False with {given}: it is for one source that is not live.")
-        finish: pipeline.Finish | None = None
-        cut, reported = None, postprocessing
-        if track is not False:
-            from maskjet.tracking import StreamTracking
-
-            finish = StreamTracking(track, len(sources), reported, self._engine.note).finish
-            postprocessing = self._choices.with_weak(reported)
-        if tile is not None:
-            lowest = None if finish is None else reported.lowest
-            from maskjet.tiling.frames import Tiles
-
-            tiles = Tiles(self._engine, Tiling(tile, overlap, full), postprocessing.max_detections, lowest, finish)
-            cut, finish = tiles.cut, tiles.finish
-            postprocessing = self._choices.choose(threshold, classes, None) if lowest is None else postprocessing
+        is_tracked, tiling = track is not False, Tiling(tile, overlap, full)
+        reported, postprocessing, pieces = self._choose(
+            threshold, classes, max_detections, tiling, is_weak=is_tracked or weak
+        )
         self._engine.check()
         with isolated(), on_device(self._engine.steps.device):
             self._engine.steps.prepare(batch)  # now, as it would delay the first frame
-        return pipeline.stream(
+        results = pipeline.stream(
             self._engine,
             sources,
             depth=depth,
@@ -301,9 +288,45 @@ class Model:
             whole_batches=whole_batches,
             stop=stop,
             postprocessing=postprocessing,
-            cut=cut,
-            finish=finish,
+            **pieces,
         )
+        if is_tracked:
+            from maskjet.tracking import track as track_results
+
+            lowest, note = reported.lowest, self._engine.note
+            results = track_results(results, track, sources=len(sources), threshold=lowest, note=note)
+        return self._report(results, reported if is_tracked and not weak else None)
+
+    def _choose(
+        self,
+        threshold: Threshold | None,
+        classes: Sequence[str] | None,
+        max_detections: int | None,
+        tiling: Tiling,
+        *,
+        is_weak: bool,
+    ) -> tuple[Postprocessing, Postprocessing, dict[str, Any]]:
+        """The detections that a call reports, those that it computes, and its functions that cut and merge tiles."""
+        reported = self._choices.choose(threshold, classes, max_detections)
+        computed = self._choices.with_weak(reported) if is_weak else reported
+        if tiling.tile is None:
+            return reported, computed, {}
+        from maskjet.tiling.frames import Tiles
+
+        tiles = Tiles(self._engine, tiling, computed.max_detections, reported.lowest if is_weak else None)
+        computed = computed if is_weak else self._choices.choose(threshold, classes, None)
+        return reported, computed, {"cut": tiles.cut, "finish": tiles.finish}
+
+    def _report(
+        self, results: Generator[tuple[Frame, Detections]], reported: Postprocessing | None
+    ) -> Generator[tuple[Frame, Detections]]:
+        """Count a stream's detections and, if `reported` is given, drop the weaker detections behind those."""
+        with closing(results):
+            for frame, found in results:
+                if reported is not None:
+                    found = found[: reported.count(found.confidence)]
+                self._engine.note(detections=len(found))
+                yield frame, found
 
     def prepare(self, batch: int = 1) -> None:
         """Compile what batches of so many images need, before the first one comes; `maskjet warm` does so for all.

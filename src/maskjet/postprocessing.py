@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from maskjet.errors import InputError, suggest
 from maskjet.spec import ModelSpec, TwoStageSpec, check_whole
@@ -45,6 +47,10 @@ class Postprocessing:
     def lowest(self) -> float:
         """The lowest threshold."""
         return float(self.thresholds.min())
+
+    def count(self, confidence: NDArray[np.float32]) -> int:
+        """How many detections are reported; confidence is float32 [n], weak ones behind the others."""
+        return min(int(np.count_nonzero(confidence > np.float32(self.lowest))), self.max_detections)
 
 
 class Choices:

@@ -56,14 +56,15 @@ def _video(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     encode("face.mp4", images, options={"crf": "1"}, rate=20)
 
-    def stream(_, source, *, track, stop, **_options):
+    def stream(model, source, *, track, weak, stop, **_options):
+        tracker = model.tracker()
         for frame in source:
             if frame.index == STOP.get("at"):
                 stop.set()
                 return
             found = found_in(frame.index)
-            tracked = found if track is False else track.update(found, frame.time_s)
-            yield frame, tracked[found.confidence > 0.5]
+            tracked = tracker.update(found, frame.time_s) if track else found
+            yield frame, tracked if weak else tracked[found.confidence > 0.5]
 
     monkeypatch.setattr(Model, "stream", stream)
 

@@ -13,7 +13,6 @@ from maskjet.cli import signals
 from maskjet.cli.drawing import check_classes
 from maskjet.cli.flags import in_flags
 from maskjet.cli.options import print_error, progress_bars, progress_of
-from maskjet.cli.passes import FirstPass
 from maskjet.cli.stdout import ReaderGoneError
 from maskjet.cli.summary import SourceSummary, Summary
 from maskjet.config import EngineConfig
@@ -91,14 +90,9 @@ class Run:
         check_classes(self.style, model)
         return model
 
-    def begin_first_pass(self, model: Model) -> FirstPass:
-        """What tracks a source in the first of two passes."""
-        return FirstPass(model.tracker(threshold=self.streaming["threshold"]), self.style)
-
-    def stream(self, model: Model, source: Any, first: FirstPass | None = None) -> Results:
-        """Begin to detect, perhaps for a first pass; checks the last options and may compile for seconds."""
-        track = {} if first is None else {"track": first}
-        return model.stream(source, stop=self.stop.event, **(self.streaming | track))
+    def stream(self, model: Model, source: Any, **options: Any) -> Results:
+        """Begin to detect; checks the last options and may compile for seconds."""
+        return model.stream(source, stop=self.stop.event, **self.streaming, **options)
 
 
 def run_together(run: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) -> None:
@@ -129,12 +123,12 @@ def run_in_turn(run: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) 
             with _one_of_several(run, position), run.open(unopened) as source, ExitStack() as again:
                 if model is None:
                     model = run.open_model(stack)
-                first = run.begin_first_pass(model) if run.in_two_passes else None
-                results = run.stream(model, again.enter_context(run.open(unopened)) if first else source, first)
+                first = again.enter_context(run.open(unopened)) if run.in_two_passes else source
+                results = run.stream(model, first, weak=run.in_two_passes)
                 if sinks is None:
                     sinks = outputs.open_in_turn()
                     stack.enter_context(_gathering(run, sinks, outputs))
-                _run_one(run, position, source, results, sinks, first)
+                _run_one(run, model, position, source, results, sinks)
 
 
 def run_raster(
@@ -164,25 +158,42 @@ def run_raster(
     return Summary(1, count, seconds=seconds, fps=1 / seconds, outputs=outs, replaced=[*replaced], sources=[own])
 
 
-def _run_one(
-    run: Run, position: int, source: Source, results: Results, sinks: SinksInTurn, first: FirstPass | None
-) -> None:
-    """Run on one source, and finish its outputs; results are those of the first pass, if there is one."""
+def _run_one(run: Run, model: Model, position: int, source: Source, results: Results, sinks: SinksInTurn) -> None:
+    """Run on one source, and finish its outputs; of two passes the results are those of the first one."""
     count, own = len(run.summary.sources), run.summary.sources[position]
     note = f" ({position + 1} of {count})" if count > 1 else ""
     own.state = "running"
     with _windows(run, [source]) as windows, _working(run, results), _measuring(run, [source], [own]):
         sinks.begin(position, source)
         try:
-            if first is not None:
+            if run.in_two_passes:
                 with progress_of([source], f"{note}, first pass") as advance:
-                    results = first.finish(results, source, run.stop.event, advance)
+                    results = _smooth(run, model, source, results, advance)
             with progress_of([source], note) as advance:
                 _write(run, results, sinks, windows, advance, [own])
         except SourceError:
             sinks.end(is_whole=False)
             raise
         sinks.end(is_whole=not run.is_broken_off(own.frames))
+
+
+def _smooth(run: Run, model: Model, source: Source, results: Results, advance: Callable[[int], None]) -> Results:
+    """Read the results of the first pass; returns those of the second, over a source that is opened once more."""
+    from maskjet.drawing import Redaction
+    from maskjet.tracking import second_pass
+
+    def read() -> Results:
+        for each in results:
+            advance(0)
+            yield each
+
+    return second_pass(
+        read(),
+        source,
+        threshold=model.tracker(threshold=run.streaming["threshold"]).threshold,
+        is_hiding=isinstance(run.style, Redaction),
+        stop=run.stop.event,
+    )
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""The engine: runs the steps of a frame, one after the other or as one CUDA graph; knows no network."""
+"""The engine: runs the steps of a batch eagerly or as one CUDA graph; independent of the network family."""

@@ -88,13 +88,13 @@ class Compiler:
         console = Console(stderr=True)
         text = f"maskjet: compiling the network for {_name(shape)}, about half a minute the first time"
         try:
-            # Lines of its own, as the caller may have a live display.
+            # Printed as whole lines, since the caller may have a live display.
             if console.is_terminal:
                 console.print(f"{text} (compile=False, --no-compile leaves it out) ...", highlight=False)
             with torch._dynamo.config.patch(recompile_limit=_MOST_VERSIONS), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the compiler's remarks on its own choices
+                warnings.simplefilter("ignore")  # the compiler's warnings about its own choices
                 compiled(*self._inputs(*shape))
-        except Exception as error:  # whatever dynamo, inductor, Triton and the C compiler raise
+        except Exception as error:  # dynamo, inductor, Triton and the C compiler raise many types
             return self._run_uncompiled(error)
         self._seconds[shape] = time.perf_counter() - start
         if console.is_terminal:

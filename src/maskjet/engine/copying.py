@@ -1,4 +1,4 @@
-"""Copy frames into one piece of memory without holding Python's interpreter lock."""
+"""Copy frames into one buffer without holding Python's global interpreter lock."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from maskjet.jit import compiled
 
-_SMALL_BATCH = 2**19  # bytes: waking a second thread takes as long as copying these
+_SMALL_BATCH = 2**19  # bytes; below this, waking a second thread costs as much as it saves
 
 Addresses = NDArray[np.uint64]
 
 
 class Copier:
-    """Copies images into one piece of memory.
+    """Copies the images of a batch into one buffer.
 
     PyTorch copies with all cores, which is fastest for large batches. But OpenMP's threads then spin: a decoder beside
     them gave a fifth of its frames (H200's host, 720p), and sixteen sources of 312 × 176 took 630 µs of CPU time per
@@ -62,7 +62,7 @@ class Copier:
             return
         images = [image.contiguous() for image in images]
         begin = memory.data_ptr()
-        if is_small and all_cores:  # no thread waits for the interpreter, so numba need not be imported, in a second
+        if is_small and all_cores:  # no contention for the interpreter lock: skip importing numba, 1 s
             for offset, size, image in zip(offsets, sizes, images, strict=True):
                 ctypes.memmove(begin + offset, image.data_ptr(), size)
             return
@@ -94,15 +94,15 @@ class Copier:
 
 
 class _SecondHalf:
-    """A task: copy the second half of every image, in the thread that takes it first."""
+    """A task that either thread may claim: copy the second half of every image."""
 
     def __init__(self, into: Addresses, origins: Addresses, lengths: NDArray[np.int64]) -> None:
         self._arguments = into, origins, lengths
-        self._taken, self._copying = threading.Lock(), threading.Lock()  # an Event costs ten times as much
+        self._taken, self._copying = threading.Lock(), threading.Lock()  # locks; an Event costs ten times as much
         self._copying.acquire()
 
     def copy(self) -> bool:
-        """Copy, unless another thread has taken the task; returns whether this one did."""
+        """Copy unless another thread has claimed the task; returns whether this thread copied."""
         if not self._taken.acquire(blocking=False):
             return False
         _copy_memory(*self._arguments)
@@ -110,7 +110,7 @@ class _SecondHalf:
         return True
 
     def finish(self) -> None:
-        """Copy, or wait for the thread that has taken the task."""
+        """Copy, or wait for the thread that has claimed the task."""
         if not self.copy():
             self._copying.acquire()
 
@@ -135,6 +135,6 @@ _memcpy: Any = _Memcpy()
 
 @compiled("void(uint64[::1], uint64[::1], int64[::1])")
 def _copy_memory(into: Addresses, origins: Addresses, lengths: NDArray[np.int64]) -> None:
-    """Copy so many bytes from each origin; the memory must not be freed meanwhile."""
+    """Copy `lengths[i]` bytes from `origins[i]` to `into[i]`; the memory must not be freed meanwhile."""
     for i in range(len(into)):
         _memcpy(into[i], origins[i], lengths[i])

@@ -1,4 +1,4 @@
-"""A thread-safe pool of slots, which frees the network when it is closed and the last slot is back."""
+"""A thread-safe pool of slots; once it is closed and all slots are returned, it frees the network."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FORKED = (
 
 
 class Engine:
-    """A pool of slots that run the steps of a network, which this engine alone uses.
+    """A pool of slots that run the steps of one network, owned by this engine.
 
     Raises:
         UnsupportedError: Graphs were asked for, and the steps can't run as graphs.
@@ -89,7 +89,7 @@ class Engine:
             self._give_back(slots)
 
     def prepare(self, batch: int) -> None:
-        """Compile for batches of so many frames, RGB and NV12, before the first one; the memory is freed again."""
+        """Compile for this batch size, RGB and NV12, before the first batch; the memory used is freed again."""
         if self.why_no_graph is None and self.steps.can_rehearse:
             GraphSlot(self.steps, self._copier).prepare(batch)
         else:
@@ -122,7 +122,7 @@ class Engine:
         with self._changed:
             self._out = [slot for slot in self._out if all(slot is not other for other in slots)]
             if self.refusal is None:
-                self._idle += reversed(healthy)  # so that the first of them is lent first again
+                self._idle += reversed(healthy)  # reversed: the next lease takes them in the same order
             self._free_if_done()
             self._changed.notify_all()
 
@@ -138,7 +138,7 @@ class Engine:
         return GraphSlot(self.steps, self._copier)
 
     def graphs(self) -> Mapping[str, str]:
-        """A line per kind of batch: how many kernels its graph launches, or why it is not captured, and memory."""
+        """One line per kind of batch: kernels its graph launches or why it was not captured, and memory."""
         with self._changed:
             slots = [slot for slot in (*self._idle, *self._out) if isinstance(slot, GraphSlot)]
         found: dict[str, str] = {}

@@ -19,7 +19,7 @@ _log = logging.getLogger("maskjet")
 
 
 class Readers:
-    """Reads sources side by side; `take` returns their frames, those of a source in order.
+    """Reads sources in parallel, one thread each; `take` returns frames, in order within each source.
 
     If a source can't be opened or fails, the others go on, and `check` raises its error.
 
@@ -59,7 +59,7 @@ class Readers:
         self._is_closed = False
         self._low = room // 2  # frames left when reading resumes: waking a thread costs more than reading a frame
         self._first = 0  # the queue to take from next
-        self._wanted = 1  # frames of the last batch that was asked for
+        self._wanted = 1  # batch size of the last `take`
         self._queues = [_Queue(number, self._lock) for number in range(len(sources))]
         self._threads = [
             threading.Thread(target=self._read, args=(queue, source), name="maskjet-decode", daemon=True)
@@ -69,7 +69,7 @@ class Readers:
             thread.start()
 
     def take(self, most: int, *, waits: bool, fills: bool = False) -> list[Frame]:
-        """Take frames of one kind, at most so many, from each source in turn; otherwise as `Feed.take`.
+        """Take up to `most` frames of one kind, round-robin over the sources; see `Feed.take`.
 
         Returns:
             The frames; empty if none is ready, too few are, all sources have ended, or `stop` is set.
@@ -102,7 +102,7 @@ class Readers:
             return taken
 
     def _has_batch(self, most: int) -> bool:
-        """Whether there is a frame; with `whole_batches`, whether no further frame can join the next batch."""
+        """Whether a frame is queued; with `whole_batches`, whether the next batch is complete."""
         if not self._whole_batches:
             return any(queue.frames for queue in self._queues)
         (queue,) = self._queues
@@ -112,7 +112,7 @@ class Readers:
         return any(self._kind_of(frame) != first for frame in queue.frames)
 
     def _is_full(self, most: int) -> bool:
-        """Whether a batch is ready, or as many frames as the queues can hold."""
+        """Whether a full batch is queued or all queues are full."""
         ready = sum(len(queue.frames) for queue in self._queues)
         return ready >= most or all(len(queue.frames) >= self._room for queue in self._queues if queue.is_reading)
 
@@ -150,13 +150,13 @@ class Readers:
         error = None
         try:
             opened = open_source(source, decoder=self._decoding)
-            frames = iter(opened)  # raises if another reader has the source, which must then not be closed here
+            frames = iter(opened)  # raises if another reader uses the source; then it must not be closed here
             queue.source = opened
             with opened:
                 if self._drops_late:
                     _check_is_live(opened)
                 opened.on_fallback = self._on_fallback
-                has_told = opened.kind == "list"  # which tells by itself
+                has_told = opened.kind == "list"  # a list reports its own fallback
                 for frame in frames:
                     if opened.fallback is not None and not has_told:
                         has_told = True
@@ -180,7 +180,7 @@ class Readers:
         try:
             pieces = [frame] if self._cut is None else self._cut(frame)
         except InputError as error:
-            if source.kind != "list":  # else other frames may have other sizes
+            if source.kind != "list":  # in a list, other images may have valid sizes
                 raise
             source.bad_frames.append((frame.index, str(error)))
             return True
@@ -195,7 +195,7 @@ class Readers:
                 queue.has_room.wait()
             queue.is_waiting, queue.last = False, len(pieces)
             queue.frames += pieces
-            if not self._whole_batches or self._has_batch(self._wanted):  # waking a thread takes as long as the rest
+            if not self._whole_batches or self._has_batch(self._wanted):  # waking a thread costs as much as the rest
                 self._arrived.notify_all()
             return not self._is_closed
 
@@ -212,7 +212,7 @@ class _Queue:
         self.error: BaseException | None = None
         self.is_reading = True
         self.dropped = 0
-        self.last = 0  # pieces of the frame that came last, all behind those of others
+        self.last = 0  # pieces of the newest frame, at the end of `frames`
 
 
 def _check_is_live(source: Source) -> None:

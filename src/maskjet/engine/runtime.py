@@ -1,4 +1,4 @@
-"""The contract between the engine and what runs a network: PyTorch, or the runtime of an exported file."""
+"""Interface between the engine and an inference runtime: PyTorch, fused kernels or an exported file."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, Protocol
 
 
 class Runtime(Protocol):
-    """Runs a network on the engine's tensors; `str` of it says how, for the report."""
+    """Runs a network on the engine's tensors; its `str` describes it in the report."""
 
     @property
     def why_no_graph(self) -> str | None:
         """Why its calls can't be captured in a CUDA graph; None if they can."""
 
     def for_batch(self, batch: int, *size_hw: int) -> Callable[..., Any]:
-        """Make the network ready for a batch size and, if it takes several, an input size; may take a while.
+        """Compile or allocate for a batch size and, if the network has several, an input size; may be slow.
 
         The result is for one thread at a time. It runs on the current stream and does not wait for it, and its outputs
         are valid until it is called again.

@@ -1,4 +1,4 @@
-"""Slots: each takes one batch at a time from frames to detections.
+"""Slots: each runs one batch at a time, from frames to detections.
 
 A `GraphSlot` captures everything from frames on the GPU to COCO RLE in page-locked memory as one CUDA graph, for frames
 of any sizes. Per batch the host copies the frames into page-locked memory and from there to the GPU, writes a table of
@@ -41,7 +41,7 @@ _SURE = 0.95  # share of the expected time to sleep through before polling
 _EARLY_S = 1e-3  # time before the expected end at which busy polling begins; a later wake-up costs 30 to 90 µs
 _BUSY_S = 1.5e-3  # longest busy polling
 _MOST_GRAPHS = 128  # per slot: RF-DETR needs one per batch size and layout, torchvision's detectors per input size, too
-_CAPTURES = 3  # tries: any wait for the whole GPU, elsewhere in the process, ends a capture
+_CAPTURES = 3  # attempts: a device-wide synchronisation anywhere in the process aborts a capture
 
 Pixels = torch.Tensor | Picture
 """A frame: uint8 [H, W, 3] RGB, or NV12."""
@@ -58,7 +58,7 @@ def _memory_of(frame: Pixels) -> torch.Tensor:
 
 
 def _is_near(memory: torch.Tensor) -> bool:
-    """Whether kernels, which count bytes within a row in 32 bits, can read a frame where it lies."""
+    """Whether kernels can read a frame in place: offsets within a row must fit into 32 bits."""
     if memory.is_contiguous() and memory.nbytes < 2**31:
         return True
     within = sum((size - 1) * abs(stride) for size, stride in zip(memory.shape[1:], memory.stride()[1:], strict=True))
@@ -67,18 +67,18 @@ def _is_near(memory: torch.Tensor) -> bool:
 
 @lru_cache(maxsize=64)
 def _numbers_of(conversion: torch.Tensor) -> tuple[int, ...]:
-    """The numbers that convert NV12 to RGB."""
+    """A frame's NV12-to-RGB coefficients (`yuv_conversion`) as a tuple, for its table row."""
     return tuple(conversion.flatten().tolist())
 
 
 class EagerSlot:
-    """Runs a batch step by step in `result`; `submit` neither pads nor copies it. Otherwise as `GraphSlot`."""
+    """Runs a batch eagerly, in `result`; `submit` neither pads nor copies it. Otherwise as `GraphSlot`."""
 
     def __init__(self, steps: Steps) -> None:
         self.postprocessing = steps.postprocessing
         self._steps, self._scratch = steps, Scratch(steps.device)
         self._postprocess: PostprocessBuffers | None = None
-        self._work: Work | None = None  # of the last batch
+        self._work: Work | None = None  # buffers of the last batch
         self._images: Sequence[Pixels] = ()
         self._is_working = threading.Lock()
 
@@ -106,13 +106,13 @@ class EagerSlot:
             return work.read(work.results.cpu().numpy(), len(images))
 
     def drain(self) -> None:
-        """Wait, a bounded time, for a result that another thread is waiting for."""
+        """Wait, for a bounded time, while another thread runs `result`."""
         if self._is_working.acquire(timeout=_EAGER_PATIENCE_S):
             self._is_working.release()
 
 
 def _update(buffers: PostprocessBuffers | None, steps: Steps, postprocessing: Postprocessing) -> PostprocessBuffers:
-    """Make a slot's buffers at its first batch; upload other values than they hold."""
+    """Create a slot's buffers at its first batch; later upload thresholds and class map if they changed."""
     if buffers is None:
         return steps.postprocess_buffers(postprocessing)
     if buffers.current is not postprocessing:
@@ -144,7 +144,7 @@ class FrameKind(NamedTuple):
 
 
 class FrameGraph:
-    """The CUDA graph of one kind of batch, of frames of any sizes, wherever they lie.
+    """The CUDA graph of one kind of batch; serves frames of any sizes and addresses.
 
     The first batch runs step by step and the second is captured. If the capture fails, the next two batches try again;
     after that the steps stay uncaptured, and the report says why.
@@ -167,7 +167,7 @@ class FrameGraph:
         return self._graph is not None
 
     def rehearse(self) -> None:
-        """Run the steps where kernels are collected, not launched, so that all are compiled at once."""
+        """Run the steps inside `compiling_ahead`, which collects their kernels and compiles them in parallel."""
         with torch.cuda.stream(_uncaptured_stream(torch.cuda.current_stream().device)):  # see `_run_beside`
             self.work.run(self._input)
 
@@ -180,7 +180,7 @@ class FrameGraph:
         """
         self._runs += 1
         if self._graph is None and 2 <= self._runs < 2 + _CAPTURES:
-            self._run_beside()  # the capturing thread needs its own cuBLAS handles beforehand
+            self._run_beside()  # creates the capturing thread's cuBLAS handles
             torch.cuda.current_stream().synchronize()
             try:
                 self._graph = self._capture(take_pool())
@@ -213,7 +213,7 @@ class FrameGraph:
         current = torch.cuda.current_stream()
         beside = _uncaptured_stream(current.device)
         beside.wait_stream(current)
-        with torch.cuda.stream(beside):  # the stream itself, as a context, is for one thread
+        with torch.cuda.stream(beside):  # a stream object itself is a context for one thread only
             self._run()
         current.wait_stream(beside)
 
@@ -236,7 +236,7 @@ def _uncaptured_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def count_nodes(graph: torch.cuda.CUDAGraph) -> str:
-    """The numbers of kernels and copies that a graph launches; it must have been made with `keep_graph`."""
+    """Count the kernels and copies that a graph launches, as text; it must have been made with `keep_graph`."""
     try:
         from cuda.bindings import runtime
     except ImportError:
@@ -249,17 +249,17 @@ def count_nodes(graph: torch.cuda.CUDAGraph) -> str:
 
 
 class _Running(NamedTuple):
-    """The batch that a slot works on."""
+    """A batch in flight."""
 
     graph: FrameGraph
     frames: Sequence[torch.Tensor]
-    """The frames, which must not be freed: those on the GPU are read where they lie."""
+    """uint8 frames, kept alive until the batch is done: those on the GPU are read in place."""
     expected: tuple[FrameKind, int]
-    """Batches that take about as long: of one kind and, to a power of two, as many pixels."""
+    """Key of the expected duration: kind of batch, and total pixels rounded to a power of two."""
 
 
 class GraphSlot:
-    """Runs batches as CUDA graphs, all by Triton, on its own stream, one at a time; keeps the graphs used last."""
+    """Runs one batch at a time as a CUDA graph, on a stream of its own; caches the latest graphs."""
 
     def __init__(self, steps: Steps, copier: Copier) -> None:
         self.postprocessing = steps.postprocessing
@@ -272,7 +272,7 @@ class GraphSlot:
         self._pool: Any = None  # the graphs' shared memory pool
         self._graphs: OrderedDict[FrameKind, FrameGraph] = OrderedDict()
         self._running: _Running | None = None
-        self._expected_s: dict[tuple[FrameKind, int], float] = {}  # from launch to end, including batches ahead
+        self._expected_s: dict[tuple[FrameKind, int], float] = {}  # launch to end, with batches queued ahead
         self._launched_s = 0.0
         self._all_cores = False
 
@@ -283,11 +283,11 @@ class GraphSlot:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the GPU's memory for frames and intermediate results, which the graphs share."""
+        """GPU memory for frames and intermediate results, shared by the graphs, in bytes."""
         return self._upload.nbytes + self._scratch.nbytes
 
     def prepare(self, batch: int) -> None:
-        """Compile what batches of so many frames need."""
+        """Compile the kernels for a batch size, RGB and NV12."""
         steps = self._steps
         with isolated(), on_device(steps.device), self._stream:
             postprocess = _update(None, steps, self.postprocessing)
@@ -311,10 +311,10 @@ class GraphSlot:
         kind = FrameKind(batch, steps.input_hw(sizes[0]), isinstance(images[0], Picture))
         memory = [_memory_of(image) for image in images]
         for device in {frame.device for frame in memory if frame.is_cuda}:
-            self._stream.wait_stream(torch.cuda.current_stream(device))  # which may still write these frames
+            self._stream.wait_stream(torch.cuda.current_stream(device))  # the caller may still be writing these frames
         with isolated(), on_device(steps.device), self._stream:
             memory = [self._settle(frame) for frame in memory]
-            # Raises if a frame is too large, before anything is under way.
+            # Raises if a frame is too large, before anything is launched.
             described = [self._describe(image, frame) for image, frame in zip(images, memory, strict=True)]
             # Ordered on the stream: the last batch is done, and this one comes after the upload.
             self._postprocess = _update(self._postprocess, steps, self.postprocessing)
@@ -332,20 +332,20 @@ class GraphSlot:
         self._running = _Running(graph, memory, (kind, pixels.bit_length()))
 
     def _settle(self, frame: torch.Tensor) -> torch.Tensor:
-        """Let a frame that is on a GPU be on this one, and so that bytes within a row can be counted in 32 bits."""
+        """Move a frame on a GPU to the slot's GPU; copy it if offsets within a row exceed 32 bits."""
         if not frame.is_cuda:
             return frame
         here = frame if frame.device == self._steps.device else frame.to(self._steps.device, non_blocking=True)
         return here if _is_near(here) else here.contiguous()
 
     def _bring(self, frames: Sequence[torch.Tensor], *, all_cores: bool) -> list[int]:
-        """The address of each frame on the GPU, after uploading those on the host."""
+        """Upload the frames on the host; returns each frame's address on the GPU."""
         on_host = [frame for frame in frames if not frame.is_cuda]
         uploaded = iter(self._upload.bring(on_host, all_cores=all_cores) if on_host else ())
         return [frame.data_ptr() if frame.is_cuda else next(uploaded) for frame in frames]
 
     def _describe(self, image: Pixels, memory: torch.Tensor) -> tuple[bytes, Place, int, int]:
-        """What `FrameTable.put` takes of a frame, and the bytes before its pixels or luma, and chroma, 0 for RGB."""
+        """A frame's packed table row, its place, and byte offsets of its pixels or luma and of its chroma (RGB: 0)."""
         size_hw = _size_of(image)
         if isinstance(image, Picture):
             (rows, width), (top, left, _, _) = memory.shape, image.area
@@ -381,7 +381,7 @@ class GraphSlot:
             return FrameGraph(kind, self._steps.work(options), self._steps.fallbacks)
 
         if self._steps.can_rehearse:
-            with suppress(Exception):  # which come again, and are handled, where kernels are compiled in their turn
+            with suppress(Exception):  # errors recur, and are handled, at the ordinary compilation
                 with compiling_ahead(self._steps.device):
                     graph = make()
                     graph.rehearse()
@@ -389,7 +389,7 @@ class GraphSlot:
         return make()
 
     def _take_pool(self) -> Any:
-        """The memory pool to capture with; a new one if no graph is captured: PyTorch frees a pool with its last."""
+        """The memory pool for captures; a new one if no graph is left, since PyTorch has then freed the old one."""
         if not any(each.is_captured for each in self._graphs.values()):
             self._pool = torch.cuda.graph_pool_handle()
         return self._pool
@@ -404,7 +404,7 @@ class GraphSlot:
         return graph.work.read(graph.copied, len(frames))
 
     def replay(self) -> None:
-        """Upload the last frames and launch their graph again, and wait for it: measures the GPU alone."""
+        """Upload the last frames, relaunch their graph and wait: for timing the GPU alone."""
         graph = self.graphs[-1]
         with isolated(), on_device(self._steps.device), self._stream:
             self._upload.repeat()
@@ -412,7 +412,7 @@ class GraphSlot:
         self._stream.synchronize()
 
     def drain(self) -> None:
-        """Wait for the event of the last batch, a bounded time.
+        """Wait, for a bounded time, for the last batch's event.
 
         Sleeps through most of the time that the last such batch took, then polls. While frames are being
         decoded it sleeps between polls, since each poll takes the interpreter lock from the decoding threads.
@@ -421,7 +421,7 @@ class GraphSlot:
         if running is None:
             return
         deadline = time.monotonic() + _PATIENCE_S
-        expected_s = self._expected_s.get(running.expected, 0.0)  # too short until measured
+        expected_s = self._expected_s.get(running.expected, 0.0)  # 0 until measured
         sure_s, busy_s = (expected_s - _EARLY_S, _BUSY_S) if self._all_cores else (_SURE * expected_s, 0.0)
         if (most_s := self._launched_s + sure_s - time.monotonic()) > 0:
             time.sleep(most_s)
@@ -442,4 +442,4 @@ class GraphSlot:
 
 
 Slot = EagerSlot | GraphSlot
-"""Takes one batch at a time from frames to detections."""
+"""Runs one batch at a time, from frames to detections."""

@@ -1,4 +1,4 @@
-"""The contract between the engine and a network family: the steps of a batch, with their buffers."""
+"""Interface between the engine and a network family: the steps of a batch and their buffers."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from maskjet.postprocessing import Postprocessing
 from maskjet.spec import ModelSpec, TwoStageSpec
 
 WIDTH = 4096
-"""Width of frames in pixels, of a batch on average, up to which a captured graph has room for their masks' edges."""
+"""Widest frames, averaged over a batch, in pixels, whose mask edges fit into a captured graph's buffers."""
 _NO_RANGE = nullcontext()
-_MOST_SIZES = 4096  # sizes of frames whose places are remembered
-_UNKNOWN = (0, 0, 0)  # strides of frames that steps take as tensors
+_MOST_SIZES = 4096  # cached frame sizes with their table rows
+_UNKNOWN = (0, 0, 0)  # placeholder strides: frames passed as tensors carry their own
 
 Frames = DeviceFrames | Sequence[torch.Tensor | YUVFrames]
-"""A batch: where its frames lie on the GPU, or each by itself, uint8 [1, H, W, 3] RGB or YUV."""
+"""A batch: a table of addresses on the GPU, or one tensor per frame, uint8 [1, H, W, 3] RGB or YUV."""
 
 
 class Place(NamedTuple):
     """Where a frame of some size lies in the network's input."""
 
     region: Region
-    """The part of the input that it fills."""
+    """Rectangle of the network's input that the frame fills, in input pixels."""
     canvas: Canvas
     """The area that the input shows, in pixels of the frame."""
 
 
 class PostprocessBuffers:
-    """Thresholds and class map on the device, a slot's own copy, which captured graphs read at each replay."""
+    """A slot's thresholds and class map on the device; captured graphs read them at each replay."""
 
     def __init__(self, postprocessing: Postprocessing, device: torch.device) -> None:
         self.current = postprocessing
@@ -58,25 +58,25 @@ class PostprocessBuffers:
             self.class_map = postprocessing.class_map.to(device, copy=True)
 
     def upload(self, postprocessing: Postprocessing) -> None:
-        """Copy other values to the device, on the current stream, while no batch of the slot is in flight."""
+        """Replace the values on the device, on the current stream; no batch of the slot may be in flight."""
         self.thresholds.copy_(postprocessing.thresholds, non_blocking=True)
         self.class_map.copy_(postprocessing.class_map, non_blocking=True)
         self.current = postprocessing
 
 
 class WorkOptions(NamedTuple):
-    """The batches that a `Work` is for, and the buffers it shares with the other works of its slot."""
+    """Batch and input size of a `Work`, and the buffers it shares with other works of its slot."""
 
     batch: int
-    """Frames that the network sees at once."""
+    """Batch size of the network, in frames."""
     input_hw: tuple[int, int]
-    """Size of the network's input."""
+    """Size of the network's input, (height, width) in pixels."""
     postprocess: PostprocessBuffers
     """Thresholds and class map; their values may change between batches."""
     scratch: Scratch
     """Memory for intermediate results, shared by works that never run at the same time."""
     width: int = WIDTH
-    """Width of the frames in pixels, of a batch on average, that there is room for; see `Work.fits`."""
+    """Widest frames, averaged over the batch, in pixels, that the buffers serve; see `Work.fits`."""
 
 
 class Steps(ABC):
@@ -93,7 +93,7 @@ class Steps(ABC):
     resizing = "stretch"
     """How frames are resized to the input, in words, for the report."""
     can_rehearse = False
-    """Whether `Work.run` may run while kernels are collected: nothing in it reads what they leave unwritten."""
+    """Whether `Work.run` works without launching kernels: it never reads their outputs on the host."""
     runtime: Runtime
     """Runs the network."""
 
@@ -141,7 +141,7 @@ class Steps(ABC):
     def describe(
         self, size_hw: tuple[int, int], strides: tuple[int, ...] = _UNKNOWN, chroma: tuple[int, ...] = NO_CHROMA
     ) -> tuple[bytes, Place]:
-        """A frame's row in a `FrameTable`, but for its address, and its place; see `pack_row`.
+        """A frame's table row without its address, and its place in the input; see `pack_row`.
 
         Raises:
             InputError: The frame is too large.
@@ -157,16 +157,16 @@ class Steps(ABC):
         return self._described[key]
 
     def postprocess_buffers(self, postprocessing: Postprocessing | None = None) -> PostprocessBuffers:
-        """Copy a postprocessing, by default the model's own, to the device."""
+        """Copy thresholds and class map to the device; by default the model's own."""
         return PostprocessBuffers(postprocessing or self.postprocessing, self.device)
 
     def preprocessing(self) -> Mapping[str, Any]:
-        """Options of preprocess for this network, but for where frames lie in its input."""
+        """Options of `preprocess` for this network, except the region."""
         return {"mean": self.spec.mean, "std": self.spec.std, "order": "rgb", "resample": self.config.resample}
 
 
 class Work(ABC):
-    """The steps for batches of one number of frames, with their buffers; detections and strings share one memory.
+    """The steps and buffers for one batch size; detections and RLE strings share one buffer.
 
     After the detections come `marks` 32-bit words for the family's own use.
 
@@ -205,7 +205,7 @@ class Work(ABC):
         """The detections; `run` writes them."""
 
     def fits(self, sizes_hw: Sequence[tuple[int, int]]) -> bool:
-        """Whether there is room for frames of these sizes."""
+        """Whether the buffers have room for frames of these sizes, (height, width) in pixels."""
         return self.strings is None or self.strings.fits(sizes_hw)
 
     @abstractmethod
@@ -227,13 +227,13 @@ class Work(ABC):
                 run(frame, out=out[number : number + 1], region=place.region, **self._preprocessing)
 
     def encode_masks(self, mask_logits: torch.Tensor, boxes: torch.Tensor | None = None) -> None:
-        """Encode the masks of the selection, of logits [B, Q, h, w]; `boxes` are those of `MaskQueries`."""
+        """Encode the selection's masks from logits [B, Q, h, w]; for `boxes` see `MaskQueries.boxes`."""
         queries = MaskQueries(self.selection.count, self.selection.query, mask_logits.shape[1], boxes)
         with self.steps.mark("encode_masks"):
             self.steps.choices["encode_masks"].run(mask_logits, queries, self.frames.sizes, out=self.strings)
 
     def read(self, copied: NDArray[np.uint8], images: int) -> list[Detections]:
-        """Read the detections of the first images of the batch, which share one copy of its results.
+        """Read the detections of the first `images` images from a host copy of the results.
 
         `copied` is a finished copy of `results` on the host, and may be overwritten afterwards. Masks that did not fit
         into the buffers are encoded again on the current stream, which waits for the device.

@@ -1,4 +1,4 @@
-"""Brings the frames of a batch to the GPU, whatever their sizes: one asynchronous copy."""
+"""Upload the frames of a batch, of any sizes, in one asynchronous copy."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from maskjet.engine.copying import Copier
 from maskjet.ops.memory import pin
 
-_ALIGNMENT = 256  # bytes
+_ALIGNMENT = 256  # bytes, of each frame's address
 
 
 class Upload:
-    """Page-locked memory and as much of the GPU's, in which the frames of a batch lie one behind the other.
+    """A page-locked host buffer and a GPU buffer of equal size that hold the frames of a batch in sequence.
 
     Both grow; graphs learn each frame's address from a `FrameTable`.
     """
@@ -22,16 +22,16 @@ class Upload:
         self._device, self._copier = device, copier
         self._on_host = self._on_device = torch.empty(0, dtype=torch.uint8, device="cpu")
         self._size = self._begin = 0
-        self._length = 0  # of the last batch
-        self._parts: tuple[torch.Tensor, ...] = ()  # so much of both, as slicing takes as long as copying
+        self._length = 0  # bytes of the last batch
+        self._parts: tuple[torch.Tensor, ...] = ()  # slices of that length, kept since slicing costs as much as copying
 
     @property
     def nbytes(self) -> int:
-        """Bytes on the GPU, and as many on the host."""
+        """Size of the GPU buffer, in bytes; the host buffer has the same."""
         return self._size
 
     def bring(self, frames: Sequence[torch.Tensor], *, all_cores: bool) -> list[int]:
-        """Copy frames to the GPU, on the current stream, on which nothing is under way; returns the address of each.
+        """Copy frames to the GPU on the current stream, which must be idle; returns each frame's GPU address.
 
         Frames are uint8, on the host, of any shapes and strides, and may be overwritten on return. Copies have no gaps.
         """
@@ -54,7 +54,7 @@ class Upload:
             on_device.copy_(on_host, non_blocking=True)
 
     def _grow(self, size: int) -> None:
-        self._on_host = self._on_device = torch.empty(0, dtype=torch.uint8, device="cpu")  # freed first
+        self._on_host = self._on_device = torch.empty(0, dtype=torch.uint8, device="cpu")  # free both before allocating
         self._parts = ()
         self._on_host, self._on_device = pin((size,)), torch.empty(size, dtype=torch.uint8, device=self._device)
         self._size, self._length, self._begin = size, 0, self._on_device.data_ptr()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from maskjet import limits
 from maskjet.errors import InputError, SourceError, translate_errors
@@ -101,7 +102,7 @@ def _process_video(
     track: bool,
     decoding: Decoding,
 ) -> pyarrow.Table:
-    (file,) = segment.files
+    (file,), threshold = segment.files, model.tracker().threshold
 
     def read(path: str, entry: Entry | None) -> pyarrow.Table:
         builder = make_builder()
@@ -109,9 +110,11 @@ def _process_video(
         source = open_part(path, frames, every=every, decoding=decoding)
         if source is None:
             return builder.table()
-        kept = _WeakKept() if track else None
-        for frame, found in _detect(model, source, streaming | {"track": kept or False}):
-            weak = kept.given.popleft()[len(found) :] if kept else None
+        for frame, found in _detect(model, source, streaming | {"weak": track}):
+            weak = None
+            if track:
+                is_reported = found.confidence > np.float32(threshold)
+                found, weak = found[is_reported], found[~is_reported]
             builder.add(FoundFrame(file.path, frame.index, frame.time_s, found, weak))
         # A reason names the file, which may be a temporary copy here.
         bad_frames = [[index, reason.replace(path, file.path)] for index, reason in source.bad_frames]
@@ -144,17 +147,6 @@ def _process_images(
 def _detect(model: Model, source: Source, streaming: dict[str, Any]) -> Iterator[tuple[Frame, Detections]]:
     with source, closing(model.stream(source, **streaming)) as results:
         yield from results
-
-
-@dataclass
-class _WeakKept:
-    """Stands in for a tracker in a stream, and keeps its detections, weak ones behind the others."""
-
-    given: deque[Detections] = field(default_factory=deque)
-
-    def update(self, found: Detections, _: float | None) -> Detections:
-        self.given.append(found)
-        return found
 
 
 class _Images(Source):

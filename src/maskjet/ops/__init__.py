@@ -1,4 +1,4 @@
-"""The steps around a network, each usable on its own, with a reference and faster equal implementations.
+"""Ops around a network, usable on their own: each has a reference and faster, equal implementations.
 
 Examples:
     >>> import maskjet, torch

@@ -1,4 +1,4 @@
-"""Where a frame lies in the network's input: stretched over all of it, or in a letterbox."""
+"""Placement of a frame in the network's input: stretched, or letterboxed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Canvas(NamedTuple):
 
     @property
     def split(self) -> tuple[int, float, int, float, float, float]:
-        """Whole pixels and the rest of `left`, and of `top`, then `width` and `height`.
+        """Integer and fractional part of `left` and of `top`, then `width` and `height`, in pixels of the frame.
 
         As float32 these place a pixel as exactly as if the frame filled the input.
         """
@@ -68,7 +68,7 @@ class Region:
 
     def canvas(self, source_hw: tuple[int, int], size_hw: tuple[int, int]) -> Canvas:
         """The canvas of an input of `size_hw` in which a frame of `source_hw` fills this rectangle; all in pixels."""
-        height, width = source_hw  # the product comes first, so that whole numbers of pixels are exact
+        height, width = source_hw  # multiplied before dividing: whole pixels stay exact
         return Canvas(
             -self.left * width / self.width,
             -self.top * height / self.height,
@@ -84,7 +84,7 @@ def stretch(size_hw: tuple[int, int]) -> Region:
 
 @dataclass(frozen=True)
 class Letterbox:
-    """How a frame is put into the network's input without changing its aspect ratio."""
+    """Letterbox settings: resizing that keeps the aspect ratio, and padding."""
 
     color: tuple[int, int, int] = GREY
     """RGB around the frame, 0..255 each."""
@@ -109,7 +109,7 @@ class Letterbox:
 
 
 def check_canvases(canvases: Sequence[Canvas] | None, sizes: Sequence[tuple[int, int]]) -> list[Canvas]:
-    """Check the `canvases` argument of an op; None is the images themselves.
+    """Check the `canvases` argument of an op; None means that each image fills the input.
 
     Raises:
         InputError: Not one canvas per image, or one that does not hold its image.
@@ -121,7 +121,7 @@ def check_canvases(canvases: Sequence[Canvas] | None, sizes: Sequence[tuple[int,
     if len(given) != len(sizes):
         raise InputError(f"canvases must have one entry per image, {len(sizes)}, got {len(given)}.")
     for image, (canvas, (height, width)) in enumerate(zip(given, sizes, strict=True)):
-        slack = 1e-6 * max(canvas.width, canvas.height)  # of the rounding in left + width
+        slack = 1e-6 * max(canvas.width, canvas.height)  # tolerance for rounding in left + width
         holds = canvas.left <= 0 and canvas.top <= 0
         holds = holds and canvas.left + canvas.width >= width - slack and canvas.top + canvas.height >= height - slack
         if not all(map(math.isfinite, canvas)) or not holds:

@@ -1,4 +1,4 @@
-"""Processes that compile Triton's kernels, without a GPU: most of a compilation holds its interpreter.
+"""Worker processes that compile Triton kernels without a GPU; threads would wait for the interpreter lock.
 
 What they compile is in Triton's cache on disk, where the process that asked reads it. They are a convenience: where
 they fail, the process that asked compiles itself, and raises its own errors.
@@ -32,36 +32,36 @@ from typing import Any, NamedTuple
 from maskjet.errors import first_line
 from maskjet.host import cache, children
 
-_IDLE_S = 120.0  # after which the processes end
+_IDLE_S = 120.0  # idle time after which the processes exit
 _NICENESS = 10
-_PATIENCE_S = 300.0  # for the kernels of a batch
-_MARK = "maskjet-"  # begins names of files in Triton's cache, each of which says that a kernel is there
+_PATIENCE_S = 300.0  # longest wait for one batch's kernels
+_MARK = "maskjet-"  # prefix of marker files in Triton's cache, one per compiled kernel
 _describing = threading.Lock()
 _log = logging.getLogger("maskjet")
 
 
 class Specialization(NamedTuple):
-    """A kernel for some types of arguments, constants and options, as Triton's `JITFunction.preload` takes it."""
+    """A kernel specialised on argument types, constants and options; input of Triton's `JITFunction.preload`."""
 
     module: str
     name: str
     data: str
-    """Triton's JSON."""
+    """Specialisation as JSON, in the form that `JITFunction.preload` reads."""
     source: str
-    """A digest of the kernel's source and of all that it calls."""
+    """Digest of the source of the kernel and all functions it calls."""
     length: int
-    """Characters of the source, by which the longest compilations begin first."""
+    """Length of the source in characters; longer kernels are compiled first."""
 
 
 class Compilers:
-    """The processes, which start when they are needed, or before, and end when they are not needed for a while."""
+    """The compiler processes: started on demand or early, ended when idle."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: tuple[subprocess.Popen[bytes], Connection] | None = None
 
     def start_early(self) -> None:
-        """Start where nothing was compiled before, so that the processes are there when the first kernels are known."""
+        """Start the processes early if the cache holds no kernels yet."""
         if importlib.util.find_spec("triton") is None:
             return
         choose_cache()
@@ -70,7 +70,7 @@ class Compilers:
                 self._start()
 
     def compile(self, kernels: Sequence[Specialization]) -> None:
-        """Compile those kernels that no process has compiled, into Triton's cache; waits until they are there."""
+        """Compile the kernels missing from Triton's cache; waits until they are in it."""
         if not _list_missing(kernels):
             return
         with self._lock:
@@ -86,7 +86,7 @@ class Compilers:
                 self._end()
 
     def _ask(self, kernels: Iterable[Specialization]) -> None:
-        """Let the processes compile kernels; raises RuntimeError if they fail, OSError or EOFError if they end."""
+        """Have the processes compile kernels; raises RuntimeError if they fail, OSError or EOFError if they exit."""
         connection = self._start()
         longest_first = sorted(kernels, key=lambda kernel: -kernel.length)
         connection.send((_target(), [kernel[:3] for kernel in longest_first]))
@@ -95,17 +95,17 @@ class Compilers:
             raise RuntimeError(failure)
 
     def _start(self) -> Connection:
-        """The connection to the processes, which run afterwards; called with the lock held."""
+        """Start the processes unless they run; returns their connection. The caller holds the lock."""
         if self._running is not None and self._running[0].poll() is not None:
             self._end()
         if self._running is None:
             self._running = children.start(__name__, variables={"CUDA_VISIBLE_DEVICES": ""})
-            # OpenMP's threads, on all cores, wait for the one whose core is taken: a checkpoint took 4.4 s, not 0.1.
+            # At normal priority they slowed OpenMP's threads elsewhere: loading a checkpoint took 4.4 s, not 0.1.
             os.setpriority(os.PRIO_PROCESS, self._running[0].pid, _NICENESS)
         return self._running[1]
 
     def _end(self) -> None:
-        """End the processes at once, whatever they compile."""
+        """Kill the processes at once, even while they compile."""
         if self._running is not None:
             process, connection = self._running
             self._running = None
@@ -116,14 +116,14 @@ class Compilers:
 
 
 compilers = Compilers()
-"""Those of this process."""
+"""This process's compiler processes."""
 atexit.register(compilers._end)
 os.register_at_fork(after_in_child=compilers.__init__)  # type: ignore[misc] # they are the parent's
 
 
 @functools.cache
 def choose_cache() -> None:
-    """Let Triton keep its code in `cache.folder()`, unless TRITON_CACHE_DIR names another folder.
+    """Set Triton's cache folder to one in `cache.folder()`, unless TRITON_CACHE_DIR is set.
 
     Triton stops where it can't write there. Then this process and its children have a copy, which goes with it.
     """
@@ -144,7 +144,7 @@ def choose_cache() -> None:
 
 
 def settle_keys(kernel: Any) -> None:
-    """Compute the keys of all functions that a kernel calls, and of its own, in an order that depends on nothing else.
+    """Compute the cache keys of a kernel and all functions it calls, in an order fixed by the kernel alone.
 
     A function's key in Triton's cache names the globals that its callees use only where their keys are known before.
     So it depended on which kernel came first, and processes and starts missed what others had compiled.
@@ -155,7 +155,7 @@ def settle_keys(kernel: Any) -> None:
         return
     names, given = kernel.fn.__code__.co_names, kernel.fn.__globals__
     called = [given.get(name) for name in names]
-    for each in called:  # which grows by members of modules, such as tl.math.exp
+    for each in called:  # the list grows by members of modules, such as tl.math.exp
         if isinstance(each, ModuleType):
             called += [vars(each)[name] for name in names if name in vars(each)]
         elif each is not kernel:
@@ -165,7 +165,7 @@ def settle_keys(kernel: Any) -> None:
 
 @contextmanager
 def specializing(found: list[Specialization]) -> Iterator[None]:
-    """Let Triton describe what it would compile in this thread, and compile nothing."""
+    """Collect the specialisations that Triton would compile in this thread, without compiling them."""
     import triton
 
     thread, before = threading.get_ident(), triton.knobs.runtime.jit_cache_hook
@@ -186,30 +186,30 @@ def specializing(found: list[Specialization]) -> Iterator[None]:
 
 
 class _Driver:
-    """As much of Triton's driver as compiling asks for."""
+    """Stand-in for Triton's GPU driver, for compiling without a GPU."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
 
     def get_current_target(self) -> Any:
-        """The GPU that code is for."""
+        """The compilation target, Triton's `GPUTarget`."""
         return self._target
 
     def get_current_device(self) -> int:
-        """The number under which Triton keeps code."""
+        """Device index of compiled code; always 0."""
         return 0
 
     def get_current_stream(self, _device: int) -> int:
-        """No stream."""
+        """Stream handle; always 0, as nothing is launched."""
         return 0
 
 
 def main(descriptor: int) -> None:
-    """Compile what another process asks for over an inherited socket, until that closes it or asks for nothing."""
+    """Compiler process: serve compile requests over an inherited socket until it closes or is idle."""
     import triton
     from triton.backends.compiler import GPUTarget
 
-    warnings.simplefilter("ignore")  # Python's of forks beside threads, which hold no lock that compiling takes
+    warnings.simplefilter("ignore")  # Python warns of forking beside threads; they hold no lock that compiling takes
     connection = Connection(descriptor)
     pool = ProcessPoolExecutor(len(os.sched_getaffinity(0)), multiprocessing.get_context("fork"))
     with suppress(EOFError, OSError), pool:
@@ -217,7 +217,7 @@ def main(descriptor: int) -> None:
             target, kernels = connection.recv()
             triton.runtime.driver.set_active(_Driver(GPUTarget(*target)))
             for module in {module for module, *_ in kernels}:
-                importlib.import_module(module)  # once, for all workers
+                importlib.import_module(module)  # imported once, before the workers fork
             failure = None
             try:
                 for each in [pool.submit(_compile, *kernel) for kernel in kernels]:
@@ -238,7 +238,7 @@ def _compile(module: str, name: str, data: str) -> None:
 
 
 def _target() -> tuple[str, int, int]:
-    """The current GPU, as Triton's `GPUTarget` takes it."""
+    """The current GPU as arguments of Triton's `GPUTarget`."""
     import triton
 
     target = triton.runtime.driver.active.get_current_target()
@@ -246,7 +246,7 @@ def _target() -> tuple[str, int, int]:
 
 
 def _list_missing(kernels: Sequence[Specialization]) -> dict[Path, Specialization]:
-    """Those of the kernels that no process has compiled, by the file that would say so."""
+    """The kernels without a marker file in the cache, keyed by the path of that file."""
     import triton
 
     missing = {}
@@ -260,7 +260,7 @@ def _list_missing(kernels: Sequence[Specialization]) -> dict[Path, Specializatio
 
 @contextmanager
 def _locked() -> Iterator[None]:
-    """Hold a lock that one process has at a time, so that the workers of a service or a job compile a kernel once."""
+    """Hold a file lock, so that several worker processes compile a kernel only once."""
     _folder().mkdir(parents=True, exist_ok=True)
     with (_folder() / "maskjet.lock").open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -268,5 +268,5 @@ def _locked() -> Iterator[None]:
 
 
 def _folder() -> Path:
-    """Triton's cache."""
+    """Triton's cache folder."""
     return Path(os.environ["TRITON_CACHE_DIR"])

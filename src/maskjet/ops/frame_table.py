@@ -1,4 +1,4 @@
-"""The frames of a batch as kernels find them: a row of numbers per frame, in the device's memory."""
+"""Table of a batch's frames for kernels: addresses, sizes and placement, one row of int32 per frame."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from maskjet.ops.selection import SizeTable
 ROW = 32
 """int32 words of a row: two addresses, then the numbers of `pack_row`, then padding."""
 CHROMA, HEIGHT, WIDTH, STRIDES, CHROMA_STRIDES, CONVERSION, REGION, CANVAS = 2, 4, 5, 6, 9, 12, 20, 24
-"""The first word of each of them; the address of the pixels, or of luma, comes first."""
+"""Word offsets of a row's fields; word 0 holds the address of the pixels, or of luma."""
 _PLACE = struct.Struct("<2q")
 _NUMBERS = struct.Struct("<20i6f8x")
 NO_CHROMA = (0,) * 11
@@ -22,7 +22,7 @@ NO_CHROMA = (0,) * 11
 def pack_row(
     size_hw: tuple[int, int], strides: Sequence[int], region: Region, canvas: Canvas, chroma: Sequence[int] = NO_CHROMA
 ) -> bytes:
-    """The numbers of a frame that don't depend on its address.
+    """Pack the fields of a row that do not depend on the address.
 
     Args:
         size_hw: (height, width) in pixels.
@@ -48,7 +48,7 @@ class FrameTable:
     def __init__(self, on_host: torch.Tensor, device: torch.device, padding: tuple[float, float, float]) -> None:
         batch = len(on_host)
         self._on_host = on_host
-        self._held: list[tuple[bytes, int, int] | None] = [None] * batch  # what the rows say
+        self._held: list[tuple[bytes, int, int] | None] = [None] * batch  # contents of each row, to skip unchanged ones
         self._bytes = on_host.view(torch.uint8).numpy().reshape(-1).data
         self.rows = on_host if device.type == "cpu" else torch.zeros_like(on_host, device=device)
         """int32 [B, `ROW`], on the device."""
@@ -70,7 +70,7 @@ class FrameTable:
         address: int = 0,
         chroma_address: int = 0,
     ) -> None:
-        """Describe a frame on the host, in a row, by what `pack_row` gives.
+        """Write a frame's row on the host: its addresses and `packed`, the output of `pack_row`.
 
         Addresses are those of its first pixel, or luma, and first chroma sample on the device; of no use to steps that
         take tensors.
@@ -85,12 +85,12 @@ class FrameTable:
         self.sizes.hw[number], self.sizes.canvases[number] = size_hw, canvas
 
     def take(self, other: FrameTable, number: int) -> None:
-        """Describe one frame of another table in the first row, on the device alone."""
+        """Copy a row of another table to the first row, on the device only."""
         self.rows[:1].copy_(other.rows[number : number + 1])
         self.sizes.hw[0], self.sizes.canvases[0] = other.sizes.hw[number], other.sizes.canvases[number]
 
     def fill(self, used: int) -> None:
-        """Let all rows from `used` on describe the first frame, since those of an earlier batch may be freed."""
+        """Fill rows from `used` on with the first frame, since earlier frames may be freed."""
         first = self._held[0]
         assert first is not None
         for number in range(used, len(self._held)):

@@ -32,10 +32,10 @@ _loading = threading.Lock()
 have one name: of two threads that load theirs at once, one may get the other's."""
 
 _compiling = threading.Lock()
-"""Held while collected kernels are compiled."""
+"""Held by `compiling_ahead` while it compiles."""
 
 _ahead = threading.local()
-"""Its `jobs` are the compilations that `compiling_ahead` has collected in this thread."""
+"""Thread-local; `jobs` holds the compilations collected by `compiling_ahead`."""
 
 MULTIPROCESSORS = 132
 """Multiprocessors of an H100 or H200, on which launch shapes were timed."""
@@ -84,7 +84,7 @@ def make_op(
 
 @lru_cache
 def why_not(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why Triton can't serve tensors of this kind, or None."""
+    """Why Triton can't run on this device and dtype; None if it can."""
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed; PyTorch's CUDA build for Linux brings it"
     if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
@@ -108,7 +108,7 @@ def _try_to_compile(device: torch.device) -> str | None:
             value = torch.zeros(1, dtype=torch.int32, device=device)
             fill_kernel[(1,)](value, 7, enable_fp_fusion=True)  # without the option Triton 3.9 warns
             works = int(value) == 7
-    except Exception as error:  # whatever Triton, ptxas, the C compiler and the driver raise
+    except Exception as error:  # Triton, ptxas, the C compiler and the driver raise many types
         return f"Triton can't compile here: {type(error).__name__}: {first_line(error)}"
     return None if works else "a kernel compiled by Triton gave a wrong result here"
 
@@ -153,7 +153,7 @@ def on_device(device: torch.device) -> AbstractContextManager[Any]:
 
 
 class Launcher:
-    """Launches a kernel that is specialised on its argument types and constants alone.
+    """Launches a kernel, specialised on argument types and constants only.
 
     To specialise code, Triton inspects the environment and every argument at each launch. This class does so once per
     set of types: a launch costs the host 13.8 µs instead of 22.6 (H200, benchmarks/tuning_h200.json).
@@ -209,14 +209,14 @@ class Launcher:
 
     def _compile(self, key: Hashable, grid: tuple[int, int, int], args: tuple[Any, ...], constants: Any) -> Any:
         compiled = self._kernel.warmup(*args, grid=grid, **constants, **self._options)
-        if compiled is not None:  # which it is while it is only described
+        if compiled is not None:  # None inside `specializing`
             self._compiled[key] = compiled
         return compiled
 
 
 @contextmanager
 def compiling_ahead(device: torch.device) -> Iterator[None]:
-    """Launch nothing in this thread, but collect the kernels, and compile them at the end, by `compilers` and threads.
+    """Collect the kernels this thread would launch; compile them at the end in parallel.
 
     Within another one it adds to that one's kernels.
     """
@@ -234,7 +234,7 @@ def compiling_ahead(device: torch.device) -> Iterator[None]:
         with on_device(device):
             job()
 
-    with _compiling, cache.telling():  # one thread after the other, so that a second one finds the first one's kernels
+    with _compiling, cache.telling():  # serialised: a second thread finds the first one's kernels
         jobs = {key: job for key, job in jobs.items() if key[1] not in key[0]._compiled}
         if device.type == "cuda" and len(jobs) > 1:
             kernels: list[Specialization] = []
@@ -248,7 +248,7 @@ def compiling_ahead(device: torch.device) -> Iterator[None]:
 
 
 class Launchers:
-    """The launchers of a kernel, by warps and pipeline stages; launches never wait and can be captured in a CUDA graph.
+    """Caches launchers of a kernel by warps and stages; launches never wait and can be captured in a CUDA graph.
 
     Where the GPU allows it, a kernel begins before the previous one has ended (`has_dependent_launches`), unless its
     programs would crowd.
@@ -264,7 +264,7 @@ class Launchers:
         self._launchers: dict[tuple[int, int, bool], Launcher] = {}
 
     def of(self, device: torch.device, warps: int, stages: int, rows: int = 0) -> Callable[..., None]:
-        """A function that launches on a device's current stream, as `Launcher` does; `rows` are those of a product."""
+        """A function that launches on the device's current stream; `rows` of the product decide on early start."""
         waits = rows not in _CROWDING and has_dependent_launches(device)
         launcher = self.make(warps, stages, waits=waits)
 
@@ -275,7 +275,7 @@ class Launchers:
         return launch
 
     def make(self, warps: int, stages: int, *, waits: bool) -> Launcher:
-        """Get or make a launcher; `waits` lets the kernel begin before the previous one has ended."""
+        """Get or make a launcher; with `waits`, the kernel starts before the previous one has ended."""
         key = (warps, stages, waits)
         if key not in self._launchers:
             options = {**self._options, "launch_pdl": True} if waits else self._options

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from maskjet.jit import Inlined
 
 SMALL = 128
-"""Largest output height + width, in pixels, at which ATen uses other kernels; the references are fast there."""
+"""Up to this output height + width, in pixels, ATen uses other kernels, and the references are fast."""
 
 
 class Taps(NamedTuple):
@@ -42,12 +42,12 @@ def taps(source: int, target: int, channels: int) -> Taps:
 
 
 def taps_at(index: NDArray[np.int64], source: int, target: int, channels: int) -> Taps:
-    """`taps` at some of the target positions."""
+    """`taps` at the given target positions."""
     return _taps_at(index, source, target, _rounds_positions_once(channels, torch.get_num_threads() == 1))
 
 
 def taps_from(source: int, side: float, target: int, whole: int, fraction: float) -> Taps:
-    """The taps of `target` positions from `whole` + `fraction` on, where the values cover `side` positions.
+    """The taps of `target` positions, offset by `whole` + `fraction`, in `side` positions that `source` values cover.
 
     Computed as by `paste_masks.reference.show`, which is not ATen's code.
     """
@@ -60,7 +60,7 @@ def taps_from(source: int, side: float, target: int, whole: int, fraction: float
 
 @cache
 def _rounds_positions_once(channels: int, _has_one_thread: bool) -> bool:
-    """Whether PyTorch, with as many threads as it has now, computes a source position as one operation."""
+    """Whether PyTorch, at its current thread count, computes source positions with one fused rounding."""
     values = np.random.default_rng(0).random(1080, dtype=np.float32)
     images = torch.from_numpy(values).expand(1, channels, 2, -1).contiguous(memory_format=torch.channels_last)
     resized = F.interpolate(images, size=(2, 700), mode="bilinear", align_corners=False)[0, 0, 0].numpy()

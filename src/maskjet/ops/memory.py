@@ -1,4 +1,4 @@
-"""Memory of batches: page-locked on the host, and scratch on a device."""
+"""Allocate page-locked host memory, and scratch memory on a device."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pin(shape: Sequence[int]) -> torch.Tensor:
 
 
 def _unlock(address: int, _memory: mmap.mmap) -> None:
-    """Unlock memory that is unmapped afterwards: another thread may map and lock the same addresses at once."""
+    """Unlock host memory before it is unmapped: another thread may then lock the same addresses at once."""
     torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
 
 
@@ -45,7 +45,7 @@ class Scratch:
         self._pieces: dict[tuple[str, torch.dtype], torch.Tensor] = {}
 
     def take(self, name: str, length: int, dtype: torch.dtype) -> torch.Tensor:
-        """Uninitialised memory [length], shared by all who take this name."""
+        """Uninitialised memory [length], shared by all calls with this name and dtype."""
         piece = self._pieces.get((name, dtype))
         if piece is None or len(piece) < length:
             piece = self._pieces[name, dtype] = torch.empty(length, dtype=dtype, device=self.device)
@@ -53,5 +53,5 @@ class Scratch:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the largest piece of each name."""
+        """Bytes of the current pieces of memory; smaller, replaced pieces are not counted."""
         return sum(piece.nbytes for piece in self._pieces.values())

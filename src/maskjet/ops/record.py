@@ -16,8 +16,8 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 """Floating types of network inputs and outputs, which the ops accept."""
 
 FALLBACKS: Counter[str] = Counter()
-"""Counts of slower paths that direct calls of ops took in this process, by op and reason, such as masks that did not
-fit into their buffers. Each model counts its own; see `Model.report`."""
+"""Counts of slower paths taken by direct calls of ops in this process, by op and reason, such as masks that did not
+fit into their buffers. Each model has its own counts; see `Model.report`."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Variant:
     refuse: Callable[[torch.Tensor], str | None] = lambda _: None
     """Takes the op's first tensor; returns why this implementation can't serve its device or dtype, or None."""
     allocate: Callable[..., Any] | None = None
-    """Makes an `out` for `run`, for ops whose implementations need different ones."""
+    """Allocates `out` for `run`, for ops whose implementations need outputs of different types."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Choice:
     why: str
     """One line for `Model.report()`: "asked for", or why the faster ones were not chosen."""
     allocate: Callable[..., Any] | None = None
-    """Makes an `out` for `run`; see `Variant`."""
+    """Allocates `out` for `run`; see `Variant`."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Op:
     """Implementations by name, fastest first, ending with "reference", which serves every input."""
 
     def choose(self, implementation: str, sample: torch.Tensor) -> Choice:
-        """Decide which implementation serves inputs like `sample`, the op's first tensor, or an empty one like it.
+        """Choose the implementation for `sample`, the op's first tensor or an empty one of its device and dtype.
 
         `implementation` is "auto" for the fastest that serves the sample, or the name of one.
 
@@ -92,19 +92,19 @@ class Op:
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """A type as messages show it."""
+    """Name of a dtype for messages, such as "float32"."""
     return str(dtype).removeprefix("torch.")
 
 
 def describe(value: object) -> str:
-    """An argument as messages show it: a tensor's dtype, shape and device; another value's type."""
+    """Describe an argument in messages: a tensor's dtype, shape and device; another value's type."""
     if not isinstance(value, torch.Tensor):
         return type(value).__name__
     return f"{name_of(value.dtype)} {list(value.shape)} on {value.device}"
 
 
 def is_whole(value: object) -> bool:
-    """Whether an argument is an integer, and not True or False."""
+    """Whether an argument is an integer other than a bool."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 

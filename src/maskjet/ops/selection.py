@@ -1,4 +1,4 @@
-"""The detections that `select` returns and the mask ops take, and the sizes of their images."""
+"""Types passed from `select` to the mask ops: selected detections, mask indices and image sizes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def _lengths(batch: int, max_detections: int) -> tuple[int, ...]:
-    """Sizes of a selection's fields in 32-bit words, in the order of memory."""
+    """Sizes of a selection's fields in 32-bit words, in memory order."""
     rows = batch * max_detections
     return (batch, rows, rows, rows, 4 * rows)
 
@@ -36,7 +36,7 @@ class SizeTable:
     on_device: torch.Tensor
     """int32 [B, 2], rows may be strided: `hw` on the device; held because a CUDA graph may read it."""
     canvases: list[Canvas]
-    """The area that the network's input showed, per image."""
+    """The area shown by the network's input, per image, in pixels of the image."""
     canvases_on_device: torch.Tensor
     """float32 [B, 6], rows may be strided: `Canvas.split` of each, on the device."""
 
@@ -184,7 +184,7 @@ def mask_queries(
 
 def _narrowed(values: torch.Tensor, limit: int, device: torch.device) -> torch.Tensor:
     """Convert to contiguous int32; values below 0 or above `limit` stay out of range."""
-    if values.dtype != torch.int32:  # a wider type would wrap around
+    if values.dtype != torch.int32:  # clamp before narrowing, which would wrap around
         values = values.clamp(-1, limit + 1)
     return values.to(device, torch.int32).contiguous()
 

@@ -53,7 +53,7 @@ def _tanh(x):
 
 @triton.jit
 def scale_of(source, target):
-    """Source positions per target position, in float32 as ATen divides them."""
+    """Source size / target size in float32, rounded as in ATen."""
     return tl.div_rn(source.to(tl.float32), target.to(tl.float32))
 
 
@@ -68,7 +68,7 @@ def position(index, scale, source):
 
 @triton.jit
 def place(index, whole, fraction):
-    """Position of an image's pixel relative to its canvas, which begins at `whole` + `fraction` of the image."""
+    """Position of an image pixel on the canvas, whose origin is at `whole` + `fraction` pixels."""
     return (index - whole).to(tl.float32) - fraction
 
 
@@ -80,7 +80,7 @@ def following(index, source):
 
 @triton.jit
 def taps(index, scale, source):
-    """The two source indices that an output index is blended from, and the share of the second."""
+    """The two source indices of an output index, and the weight of the second."""
     where = position(index, scale, source)
     first = tl.minimum(where.to(tl.int32), source - 1)
     return first, following(first, source), where - first.to(tl.float32)

@@ -17,12 +17,10 @@ import numpy as np
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect, WebSocketException
 
 from maskjet.errors import MaskjetError
-from maskjet.postprocessing import WEAK
 from maskjet.serve import bodies, problems, v1
 from maskjet.serve.queries import Query, parse_query
 from maskjet.serve.service import Service
 from maskjet.serve.subscribers import offer
-from maskjet.serve.tickets import Options
 from maskjet.tracking import Tracker
 
 router = APIRouter()
@@ -98,17 +96,6 @@ class _RateLimit:
         return self._room >= 0
 
 
-def _begin_tracking(query: Query) -> tuple[Tracker, Options]:
-    """A tracker, and options that find what only holds tracks together, too, if all classes have one threshold."""
-    model, options = query.dispatcher.model, query.options
-    tracker = model.tracker(options.arguments()["threshold"], options.classes)
-    thresholds = {*model.thresholds.values()} if options.threshold is None else {options.threshold}
-    is_cut = options.tiling.tile is not None  # weak ones would be merged with others
-    if len(thresholds) == 1 and not isinstance(options.threshold, tuple) and not is_cut:
-        options = replace(options, threshold=min(WEAK, tracker.threshold), max_detections=None)
-    return tracker, options
-
-
 class _FrameStream:
     """The frames and answers of one WebSocket."""
 
@@ -117,7 +104,9 @@ class _FrameStream:
         self._tracker: Tracker | None = None
         self._options = query.options
         if query.is_tracked:
-            self._tracker, self._options = _begin_tracking(query)
+            self._options = replace(query.options, weak=True)
+            threshold = query.options.arguments()["threshold"]
+            self._tracker = query.dispatcher.model.tracker(threshold, query.options.classes)
         self._dropped = 0
         self._newest: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue(1)
         self._in_progress: set[asyncio.Task[None]] = set()
@@ -213,7 +202,7 @@ class _FrameStream:
             if self._tracker is not None:
                 if before is not None:
                     await asyncio.wait((before,))
-                reported = int(np.count_nonzero(found.confidence > np.float32(self._tracker.threshold)))
                 tracked = await service.in_thread(self._tracker.update, found, came_s)
-                found = tracked[:reported][: query.options.max_detections]
+                is_reported = tracked.confidence > np.float32(self._tracker.threshold)
+                found = tracked[is_reported][: query.options.max_detections]
             return (await v1.to_json(service, found, query)).decode()

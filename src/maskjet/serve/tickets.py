@@ -46,12 +46,14 @@ class Options:
     """Most detections per image."""
     tiling: Tiling = UNCUT
     """How images are cut into tiles."""
+    weak: bool = False
+    """Whether detections for a tracker come, too, behind those that exceed the threshold."""
 
     def arguments(self) -> dict[str, Any]:
         """Arguments of `Model.predict`."""
         threshold: Any = dict(self.threshold) if isinstance(self.threshold, tuple) else self.threshold
         fields = {"threshold": threshold, "classes": self.classes, "max_detections": self.max_detections}
-        return fields | vars(self.tiling)
+        return fields | vars(self.tiling) | ({"weak": True} if self.weak else {})
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from maskjet.detections import Detections, join
 from maskjet.engine.engine import Engine
-from maskjet.engine.pipeline import Finish, tensor_of
+from maskjet.engine.pipeline import tensor_of
 from maskjet.engine.slot import Pixels
 from maskjet.ops.gpu import on_device
 from maskjet.sources.frames import Frame
@@ -37,15 +37,11 @@ class Tiles:
         engine: What detects on them.
         tiling: How frames are cut.
         most: Most detections of a frame.
-        threshold: Confidence that detections to report exceed; those for a tracker are merged apart. None without one.
-        finish: That of whole frames; see `pipeline.run`.
+        threshold: Confidence that detections to report exceed; weaker ones are merged apart. None if there are none.
     """
 
-    def __init__(
-        self, engine: Engine, tiling: Tiling, most: int, threshold: float | None = None, finish: Finish | None = None
-    ) -> None:
-        self._engine, self._tiling, self._most = engine, tiling, most
-        self._threshold, self._finish = threshold, finish
+    def __init__(self, engine: Engine, tiling: Tiling, most: int, threshold: float | None = None) -> None:
+        self._engine, self._tiling, self._most, self._threshold = engine, tiling, most, threshold
         self._found: dict[Frame, dict[int, Detections]] = {}  # of frames that lack some, by tile
 
     def cut(self, frame: Frame) -> Sequence[Frame]:
@@ -81,8 +77,7 @@ class Tiles:
             del self._found[frame]
             self._engine.note(tiles=len(tiles))
             found = self._merge([parts[number] for number in range(len(tiles))], tiles, frame.size_hw)
-        found = found[: self._most]
-        return (frame, found) if self._finish is None else self._finish(frame, found)
+        return frame, found[: self._most]
 
     def _merge(self, found: Sequence[Detections], tiles: Sequence[Tile], size_hw: tuple[int, int]) -> Detections:
         if self._threshold is None:

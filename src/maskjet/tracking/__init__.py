@@ -8,20 +8,22 @@ Examples:
 from maskjet.sources.counts import Count, Event
 from maskjet.tracking.counting import Counting, Line, Zone, parse_counters
 from maskjet.tracking.smoothing import smooth
-from maskjet.tracking.streams import StreamTracking, TrackerLike
+from maskjet.tracking.streams import TrackerLike, track
 from maskjet.tracking.tracker import Tracker
 from maskjet.tracking.tuning import Tuning
+from maskjet.tracking.two_passes import second_pass
 
 __all__ = [
     "Count",
     "Counting",
     "Event",
     "Line",
-    "StreamTracking",
     "Tracker",
     "TrackerLike",
     "Tuning",
     "Zone",
     "parse_counters",
+    "second_pass",
     "smooth",
+    "track",
 ]

@@ -8,7 +8,7 @@ import torch
 
 
 def attention(projections: torch.Tensor, out: torch.Tensor) -> None:
-    """Write the averages of a sequence's values, weighted by 2 ** (query · key).
+    """Write softmax attention with weights proportional to 2 ** (query · key).
 
     That is softmax attention if the queries are multiplied by log₂ e / √D, best in the weights that make them.
 

@@ -38,7 +38,7 @@ def choose_blocks(batch: int, length: int, heads: int, side: int) -> Blocks:
     programs = triton.cdiv(length, blocks.queries) * heads * batch
     if side > 64 or programs > (3 if length >= _LONG else 1) * MULTIPROCESSORS:
         return blocks
-    return blocks._replace(keys=128, stages=3 if programs <= 2 * MULTIPROCESSORS else 2)  # three fit with two stages
+    return blocks._replace(keys=128, stages=3 if programs <= 2 * MULTIPROCESSORS else 2)  # two stages: 3 programs fit
 
 
 def attention(projections: torch.Tensor, out: torch.Tensor) -> None:

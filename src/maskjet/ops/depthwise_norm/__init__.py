@@ -1,1 +1,1 @@
-"""A depthwise 3 × 3 convolution with the norm behind it."""
+"""A depthwise 3 × 3 convolution fused with the layer norm that follows it."""

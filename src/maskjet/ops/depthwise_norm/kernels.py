@@ -35,7 +35,7 @@ def depthwise_norm_kernel(
     end = tl.minimum(top + ROWS + 1, HEIGHT)
     channel = tl.arange(0, CHANNELS)[None, :]
     offset = tl.program_id(2).to(tl.int64) * (HEIGHT * WIDTH * CHANNELS)
-    # Every thread loads all weights of its pair, as otherwise they would be exchanged between threads.
+    # Adding 0 * x makes every thread load all weights of its pair; else threads would exchange them.
     weight_ptr += channel + 0 * x
     upper = _load_weights(weight_ptr, CHANNELS)
     middle = _load_weights(weight_ptr + 3 * CHANNELS, CHANNELS)
@@ -56,7 +56,7 @@ def depthwise_norm_kernel(
         total, other_total = _add_row(going, other_going, below, lower)
         going, other_going = _add_row(begun, other_begun, below, middle)
         begun, other_begun = _add_row(bias, bias, below, upper)
-        # Loaded before the norms, which take as long, into the registers that the sums no longer need.
+        # Prefetched: the load takes as long as the norms, and reuses the finished sums' registers.
         below = _load_row(image_ptr, y + 2, end, x, WIDTH, CHANNELS)
         row_ptr = out_ptr + y * (WIDTH * CHANNELS)
         is_row = y < HEIGHT

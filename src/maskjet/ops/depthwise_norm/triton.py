@@ -1,4 +1,4 @@
-"""depthwise_norm on an NVIDIA GPU: one launch; a program goes down some columns of an image, a pair per warp."""
+"""depthwise_norm on an NVIDIA GPU: one launch; a program walks down some columns, a pair of pixels per warp."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LAUNCHERS = Launchers(depthwise_norm_kernel, maxnreg=168)
 _PAIRS = 2
 _CHANNELS_OF_WARP = 256
 _ROWS_OF_FEW, _ROWS_OF_MANY = 3, 39  # most rows per program
-_MANY_PIXELS = 2**15  # images from here on fill the GPU with many rows per program, and exceed the cache
+_MANY_PIXELS = 2**15  # from this size, many rows per program still fill the GPU
 
 
 def depthwise_norm(

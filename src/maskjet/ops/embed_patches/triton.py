@@ -28,7 +28,7 @@ def embed_patches(
     if not images.numel():
         return
     (rows, outputs), (_, channels, height, width) = out.shape, images.shape
-    # The tile of a layer as wide as the tokens, so that sums have as many partial sums as those of such layers.
+    # Tiles of a layer of this width, so that there are as many partial row sums as other layers write.
     tile = choose_tile(rows, outputs, outputs)._replace(columns=outputs // out_sums.shape[2], step=_STEP)
     tile = fit(tile, images.device)
     _LAUNCHERS.of(images.device, tile.warps, tile.stages)(

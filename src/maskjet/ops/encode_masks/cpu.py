@@ -48,21 +48,21 @@ def encode_masks(
 
 
 def _encode(mask_logits: torch.Tensor, rows: torch.Tensor, size_hw: tuple[int, int], canvas: Canvas) -> list[bytes]:
-    """Counts strings of some masks of [Q, h, w], which cover a canvas around the image."""
+    """COCO strings of selected masks [Q, h, w] that cover a canvas around the image."""
     if canvas == Canvas.of(size_hw):
         down, across = (taps(source, side, 1) for source, side in zip(mask_logits.shape[1:], size_hw, strict=True))
     else:
         left, beyond_left, top, beyond_top, width, height = canvas.split
         down = taps_from(mask_logits.shape[1], height, size_hw[0], top, beyond_top)
         across = taps_from(mask_logits.shape[2], width, size_hw[1], left, beyond_left)
-    # One at a time: with all at once torch wakes its threads, which takes 5 ms on a busy machine.
+    # One at a time: a large tensor would wake PyTorch's threads, which takes 5 ms on a busy machine.
     return [_encode_one(mask_logits[row], down, across) for row in rows.tolist()]
 
 
 def _encode_in_boxes(
     mask_logits: torch.Tensor, rows: torch.Tensor, boxes: list[list[int]], height: int, width: int
 ) -> list[bytes]:
-    """Counts strings of some masks of [Q, h, w], each in its box of an image."""
+    """COCO strings of selected masks [Q, h, w], each resized to its box."""
     _, rows_of_logits, columns_of_logits = mask_logits.shape
     strings = []
     for row, (left, top, box_width, box_height) in zip(rows.tolist(), boxes, strict=True):
@@ -76,7 +76,7 @@ def _encode_in_boxes(
 
 
 def _place(source: int, side: int, offset: int, target: int) -> Taps:
-    """Taps of an image's `target` positions, for a mask in a box of `side` pixels that begins at `offset`.
+    """Interpolation taps of `target` image positions, for a mask in a box of `side` pixels at `offset`.
 
     Positions beyond the box take the mask's first or last value. Only the image's positions are computed, since a box
     may be far larger.
@@ -91,11 +91,11 @@ def _place(source: int, side: int, offset: int, target: int) -> Taps:
 
 
 def _encode_one(mask_logits: torch.Tensor, down: Taps, across: Taps) -> bytes:
-    """The counts string of a mask [h, w], upsampled by the taps."""
-    starts = np.flatnonzero(np.diff(down.first, prepend=-1))  # first pixels of stretches between the same two rows
+    """COCO string of a mask [h, w], upsampled by interpolation taps."""
+    starts = np.flatnonzero(np.diff(down.first, prepend=-1))  # first pixel of each stretch, blended from two rows
     starts = np.append(starts, len(down.first))
     mask = mask_logits.float().contiguous()
-    if not np.abs(mask.numpy()).max() <= LARGEST:  # or NaN
+    if not np.abs(mask.numpy()).max() <= LARGEST:  # too large, or NaN
         mask = finite(mask)
     return _to_string(_find_runs(mask.numpy(), *down, starts, *across))
 
@@ -121,7 +121,7 @@ def _extent(mask: Floats) -> tuple[NDArray[np.bool_], int, int]:
 
 @compiled("int64(float32, float32, float32[::1], int64, int64)")
 def _find_crossing(upper: np.float32, lower: np.float32, down: Floats, first: int, last: int) -> int:
-    """The first pixel from `first` to before `last` that is inside exactly if `lower` is; `last` if there is none.
+    """Find the first pixel in `first`..`last` - 1 on the same side as `lower`; `last` if there is none.
 
     `upper` and `lower` must be finite, and one of them inside. Both terms of the blend then grow or shrink together
     with the weight, in floating point too. So the side changes at most once, near the zero of the line through them.
@@ -140,7 +140,7 @@ def _find_crossing(upper: np.float32, lower: np.float32, down: Floats, first: in
 
 @compiled("int64(int64[::1], int64, int64, boolean)")
 def _mark(edges: Ints, found: int, pixel: int, is_inside: bool | np.bool_) -> int:
-    """Add an edge at a pixel if the one before it is on the other side; returns the number of edges.
+    """Append an edge at a pixel whose predecessor is on the other side; returns the number of edges.
 
     After an odd number of edges pixels are inside.
     """

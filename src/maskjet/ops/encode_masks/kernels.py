@@ -7,7 +7,7 @@ import triton.language as tl
 
 from maskjet.ops.triton_language import blend, finite, following, place, position, scale_of, taps
 
-# The int32 header holds three counters, the number of masks of each image, then four fields per mask.
+# Layout of the int32 header: three counters, the number of masks per image, then four fields per mask.
 COUNTERS = tl.constexpr(3)
 BYTES, ORDERED, FOUND = (tl.constexpr(counter) for counter in range(3))  # string bytes, ordered edges, found edges
 FIELDS = tl.constexpr(4)
@@ -17,12 +17,12 @@ NO_EDGES = tl.constexpr(-1)  # the mask's edges did not fit
 NO_BYTES = tl.constexpr(-2)  # its string did not fit
 NO_MASK = tl.constexpr(-3)  # its index is out of range
 
-SCANNED_ROWS, SCANNED_COLUMNS = tl.constexpr(128), tl.constexpr(4)  # logits at once, to find those that are inside
+SCANNED_ROWS, SCANNED_COLUMNS = tl.constexpr(128), tl.constexpr(4)  # block of logits per step of the scan
 
 
 @triton.jit
 def _first_slot(query_row_ptr, slot, SLOTS: tl.constexpr, HAS_BOXES: tl.constexpr):
-    """The first slot of an image that holds the same mask as this one."""
+    """The first slot of an image with the same mask as `slot`."""
     earlier = tl.arange(0, SLOTS)
     query = tl.load(query_row_ptr + slot)
     queries = tl.load(query_row_ptr + earlier, mask=earlier <= slot, other=-1)
@@ -70,7 +70,7 @@ def find_edges_kernel(
     """
     program, image = tl.program_id(0), tl.program_id(1)
     if (program == 0) & (image == 0):
-        tl.store(header_ptr + BYTES, 0)  # the other kernel's counters
+        tl.store(header_ptr + BYTES, 0)  # reset the counters of write_strings_kernel
         tl.store(header_ptr + ORDERED, 0)
     height, width = tl.load(sizes_ptr + size_stride * image), tl.load(sizes_ptr + size_stride * image + 1)
     blocks = tl.cdiv(width, COLUMNS)
@@ -97,7 +97,7 @@ def find_edges_kernel(
 
 @triton.jit
 def _blocks_before(image, sizes_ptr, size_stride, COLUMNS: tl.constexpr, IMAGES: tl.constexpr):
-    """Blocks of columns of all images before one."""
+    """Number of column blocks in all images before `image`."""
     blocks = 0
     for start in range(0, image, IMAGES):
         earlier = start + tl.arange(0, IMAGES)
@@ -121,7 +121,7 @@ def _find_in_block(
     SLOTS: tl.constexpr,
     HAS_BOXES: tl.constexpr,
 ):
-    """Find the edges in a block of columns of a mask of an image, unless an earlier slot has the same mask."""
+    """Find a mask's edges in one block of columns, unless an earlier slot has the same mask."""
     masks_ptr, query_ptr, boxes_ptr = given
     edges_ptr, segments_ptr, header_ptr = made
     queries, mask_height, mask_width, room = shape
@@ -154,12 +154,12 @@ def _find_in_block(
         low, high = _find_rows(mask, columns, x < width)
         total = 0
         has_edges = has_pixels & ((high >= 0) | has_bottom)
-        if has_edges:  # unlike most blocks
+        if has_edges:  # few blocks have edges
             has_edges = _first_slot(query_ptr, slot, SLOTS, HAS_BOXES) == slot
         if has_edges:
-            # Rows whose stretches can have edges, up to the one with the pixel after the last inside.
+            # Range of rows whose stretches can have edges; includes the pixel after the last one inside.
             begin = tl.where(has_bottom, 0, tl.maximum(low - 1, 0))
-            # The first pixel of a column may lie far down its mask.
+            # If the image begins inside the canvas, a column's first pixel may lie far down the mask.
             first_row = position(place(0, top, top_fraction), down_scale, mask_height).to(tl.int32)
             last_row = tl.maximum(high, tl.where(has_bottom, first_row, 0))
             end = tl.minimum(tl.maximum(last_row, 0) + 2 + down_scale.to(tl.int32), mask_height)
@@ -204,7 +204,7 @@ def _is_bottom_inside(mask, target, columns, is_read):
 
 @triton.jit
 def _find_rows(mask, columns, is_read):
-    """The first and last row with a positive logit, in the columns of logits that are blended, or between them."""
+    """The first and last row with a positive logit, within the range of columns that are blended."""
     mask_ptr, mask_height, mask_width, stride_y, stride_x = mask
     before, after, _ = columns
     first = tl.min(tl.where(is_read, before, mask_width))
@@ -224,7 +224,7 @@ def _find_rows(mask, columns, is_read):
 
 @triton.jit
 def _compare(mask, target, row, columns, is_read, is_bottom_inside):
-    """Stretches of some columns, whether each begins with an edge, and whether it changes sides within.
+    """The stretches of a row of logits, and whether each begins with an edge or has one inside.
 
     The stretch of a row of logits holds the pixels between this row and the next. It is returned as its first and last
     pixel, the values of the two rows, and whether its last pixel is inside the mask.
@@ -271,13 +271,13 @@ def _blend_along(mask, row, columns, is_read):
 
 @triton.jit
 def _is_inside(upper, lower, y, row, scale, rows):
-    """Whether a pixel of a stretch, counted from the top of its box or canvas, is inside."""
+    """Whether a pixel of a stretch is inside the mask; counted from the top of its box or canvas."""
     return blend(upper, lower, position(y, scale, rows) - row.to(tl.float32)) > 0
 
 
 @triton.jit
 def _find_crossing(stretch, row, target, rows):
-    """The first pixel of a stretch on the side of its last one; the stretch must begin on the other side.
+    """Find the pixel at which a stretch changes sides; its ends must lie on different sides.
 
     It is near the zero of the line through the two values. Rounding moves it by less than a pixel, so three pixels are
     evaluated.
@@ -329,7 +329,7 @@ def write_strings_kernel(
     if slot == 0:
         tl.store(header_ptr + COUNTERS + image, count)
         if image == 0:
-            tl.store(header_ptr + FOUND, 0)  # the other kernel's counter, for the next launch
+            tl.store(header_ptr + FOUND, 0)  # reset find_edges_kernel's counter for the next launch
     if slot >= count:
         return
     mask = image.to(tl.int64) * slots + slot
@@ -383,7 +383,7 @@ def write_strings_kernel(
 
 @triton.jit
 def _count_edges(segments_ptr, used, BLOCKS: tl.constexpr):
-    """How many edges a mask's segments hold, and whether all of them fitted."""
+    """Count a mask's edges; also returns whether all of them fit into the buffer."""
     edges = 0
     lowest = 0
     for start in range(0, used, BLOCKS):
@@ -397,7 +397,7 @@ def _count_edges(segments_ptr, used, BLOCKS: tl.constexpr):
 
 @triton.jit
 def _put_in_order(edges_ptr, segments_ptr, ordered_ptr, used, BLOCKS: tl.constexpr, WIDTH: tl.constexpr):
-    """Copy the edges of a mask's segments one after the other."""
+    """Copy the edges of a mask's segments to consecutive places, in order."""
     for start in range(0, used, BLOCKS):
         block = start + tl.arange(0, BLOCKS)
         found = tl.load(segments_ptr + 2 * block + 1, mask=block < used, other=0)
@@ -414,7 +414,7 @@ def _put_in_order(edges_ptr, segments_ptr, ordered_ptr, used, BLOCKS: tl.constex
 
 @triton.jit
 def _difference(edges_ptr, number, edges, pixels):
-    """The number that COCO writes for a run: its length, from the fourth run on minus that of the run two before."""
+    """COCO's delta coding of a run: its length; from the fourth run on, minus the length two runs before."""
     run = _edge(edges_ptr, number, edges, pixels) - _edge(edges_ptr, number - 1, edges, pixels)
     earlier = _edge(edges_ptr, number - 2, edges, pixels) - _edge(edges_ptr, number - 3, edges, pixels)
     return tl.where(number > 2, run - earlier, run)
@@ -429,7 +429,7 @@ def _edge(edges_ptr, number, edges, pixels):
 
 @triton.jit
 def _characters(value, is_run):
-    """Characters of a number, one per five bits including the sign bit; 0 where there is no run."""
+    """Length of an encoded number: one character per five bits, sign included; 0 where there is no run."""
     magnitude = value ^ (value >> 31)
     characters = tl.full(value.shape, 1, tl.int32)
     for group in tl.static_range(1, 7):

@@ -40,12 +40,12 @@ def _encode_in_boxes(
 
 
 def encode_dense(masks: torch.Tensor) -> list[bytes]:
-    """Counts strings of full-size masks, bool or uint8 [n, H, W]."""
+    """COCO strings of full-size masks, bool or uint8 [n, H, W]."""
     return [rle["counts"] for rle in coco_rle.encode(masks.cpu().numpy())]
 
 
 def values_in_box(mask: torch.Tensor, box: Sequence[int], size: tuple[int, int]) -> torch.Tensor:
-    """A mask [h, w] resized to its box (left, top, width, height), in an image that is minus infinity elsewhere.
+    """Paste a mask [h, w], resized to its box (left, top, width, height), into an image of minus infinity.
 
     Raises:
         InputError: The box is too large to resize a mask to it; the other implementations compute the image only.

@@ -1,4 +1,4 @@
-"""The output of encode_masks for a batch: strings made on the host."""
+"""Output buffer of `encode_masks` for a batch of strings made on the host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from maskjet.ops.memory import Scratch
 from maskjet.ops.record import FALLBACKS
 
 Cut = Callable[[], list[bytes]]
-"""Returns the strings of an image; may be called many times, in any thread."""
+"""Returns an image's COCO strings; may be called repeatedly, from any thread."""
 
 
 class Strings:
@@ -42,15 +42,15 @@ class Strings:
         """String of each mask, per image, if they were made on the host; else None."""
 
     def fits(self, sizes_hw: Sequence[tuple[int, int]]) -> bool:  # noqa: ARG002
-        """Whether there is room for the masks of images of these sizes."""
+        """Whether the buffers serve images of these sizes, (height, width) in pixels."""
         return True
 
     def keep(self, copied: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Copy the used bytes of `memory` from a finished copy on the host, which may be overwritten on return."""
+        """Copy the used bytes of `copied`, a finished host copy of `memory` that may be overwritten on return."""
         return copied.copy()
 
     def read(self, kept: NDArray[np.uint8], images: int) -> list[Cut]:  # noqa: ARG002
-        """Prepare the strings of the first images.
+        """Return a function per image, for the first `images`, that makes its strings.
 
         Args:
             kept: The result of `keep`; must not change afterwards.

@@ -42,19 +42,19 @@ from maskjet.ops.memory import Scratch
 from maskjet.ops.record import FALLBACKS
 from maskjet.ops.selection import MaskQueries, SizeTable
 
-_COLUMNS = 16  # columns of the image at once
-# Programs of find_edges, which share an image's blocks: 33 masks of 640 × 480 are 1,320 blocks, of 1080p 3,960.
-_PROGRAMS, _LEAST_PROGRAMS = 4096, 1024  # of all images together, and per image
-_IMAGES = 64  # images whose blocks are counted at once
-_ROWS, _ROWS_OF_MANY = 16, 8  # rows of logits at once
-_MANY = 4  # images from which on throughput counts more than the longest block's time
-_BLOCKS = 64  # blocks of columns at once
-_TILE = 1024  # counts at once
+_COLUMNS = 16  # image columns per block
+# Programs of find_edges; each takes several column blocks: 33 masks have 1,320 at 640 × 480, 3,960 at 1080p.
+_PROGRAMS, _LEAST_PROGRAMS = 4096, 1024  # limit over all images, and least per image
+_IMAGES = 64  # images per step when blocks are counted
+_ROWS, _ROWS_OF_MANY = 16, 8  # rows of logits per step
+_MANY = 4  # batch size from which throughput counts more than the slowest block
+_BLOCKS = 64  # column blocks per step
+_TILE = 1024  # run lengths per step
 _EDGES = 8192  # room per mask on average; at 1080p a ragged blob 560 pixels wide has 1,500, noise 74,000
 _MOST_EDGES = 2**24  # 64 MiB, twice: 16 slots take 2 GiB at most
-_BYTES = 4096  # room per string on average; that blob's has 2,300
-_LEAST_ROOM = 16  # masks that there is always room for, on average
-_BYTES_AT_ONCE = 2**18  # bytes of strings per image that the first copy to the host takes; 5 µs at 50 GB/s
+_BYTES = 4096  # room per string on average; the string of that blob takes 2,300
+_LEAST_ROOM = 16  # fewest masks that buffers are sized for
+_BYTES_AT_ONCE = 2**18  # bytes of strings per image in the first copy to the host; 5 µs at 50 GB/s
 _MOST_PIXELS = 2**28  # per image: a string of seven bytes per pixel can be counted in 32 bits
 _MOST_PROGRAMS = 65535  # CUDA's limit along the second and third axis of a grid
 _COUNTERS, _FIELDS, _NO_MASK = (int(constant.value) for constant in (COUNTERS, FIELDS, NO_MASK))
@@ -67,7 +67,7 @@ class Buffers:
     """Device memory that one call of `launch` writes, for B images of up to K masks each."""
 
     edges: torch.Tensor
-    """int32 [edges]: pixels that differ from the one before them, column-major, in segments."""
+    """int32 [edges]: positions, column-major, at which a mask changes sides; grouped in segments."""
     segments: torch.Tensor
     """int32 [blocks, 2]: offset in `edges`, -1 if it did not fit, and length of each column block's segment; by image,
     mask and block, so that the images' sizes say where each lies."""
@@ -90,7 +90,7 @@ class Buffers:
         size = 4 * _header_length(batch, masks)
         self.header, self.strings = self.packed[:size].view(torch.int32), self.packed[size:]
         self.head = self.packed[: size + batch * _BYTES_AT_ONCE]
-        self.header.zero_()  # so that no unwritten row looks like a mask that did not fit
+        self.header.zero_()  # an unwritten row must not look like a mask that did not fit
 
     @staticmethod
     def size_of_packed(batch: int, masks: int) -> int:
@@ -108,7 +108,7 @@ class Buffers:
         packed: torch.Tensor | None = None,
         scratch: Scratch | None = None,
     ) -> Buffers:
-        """Allocate buffers for images of so many `count_blocks` together, with at most `masks` masks each.
+        """Allocate buffers for `batch` images with at most `masks` masks each and `blocks` column blocks in all.
 
         `edges` is the room for edges of all masks together; `packed` is uint8, contiguous and 4-byte aligned. Without
         them both have default sizes. `scratch` holds what is of no use after the launches.
@@ -142,7 +142,7 @@ def encode_masks(
         assert isinstance(out, DeviceStrings)
         launch(mask_logits, queries, sizes, out.buffers)
         return None
-    blocks = triton.next_power_of_2(count_blocks(sizes.hw))  # so that few sizes of buffers serve all images
+    blocks = triton.next_power_of_2(count_blocks(sizes.hw))  # a power of two: few buffer sizes serve all images
     buffers, host = _own_buffers(threading.get_ident(), batch, masks, blocks, mask_logits.device)
     launch(mask_logits, queries, sizes, buffers)
     host.copy_(buffers.head, non_blocking=True)
@@ -153,7 +153,7 @@ def encode_masks(
 
 
 def _why_too_large(mask_logits: torch.Tensor, slots: int, image_sizes: Sequence[tuple[int, int]]) -> str | None:
-    """The reason why 32 bits can't count the pixels or a grid can't hold the masks; None if they can."""
+    """Why the images exceed 32-bit counters or CUDA's grid limits; None if they fit."""
     batch, _, rows, columns = mask_logits.shape
     if max(height * width for height, width in image_sizes) > _MOST_PIXELS:
         return f"images of more than {_MOST_PIXELS:,} pixels"
@@ -172,8 +172,8 @@ def _why_too_large(mask_logits: torch.Tensor, slots: int, image_sizes: Sequence[
 def _own_buffers(
     _thread: int, batch: int, masks: int, blocks: int, device: torch.device
 ) -> tuple[Buffers, torch.Tensor]:
-    """A thread's buffers, and host memory for their head; each call waits for its strings, so they are never in use."""
-    with torch.inference_mode(False):  # tensors made in that mode can't be written to outside of it
+    """This thread's reusable buffers and host memory for their head; each call waits until they are free."""
+    with torch.inference_mode(False):  # inference tensors can't be written to outside inference mode
         buffers = Buffers.allocate(batch, masks, blocks, device)
         return buffers, torch.empty_like(buffers.head, device="cpu", pin_memory=buffers.head.is_cuda)
 
@@ -237,7 +237,7 @@ def launch(mask_logits: torch.Tensor, queries: MaskQueries, sizes: SizeTable, bu
 
 
 def count_blocks(sizes_hw: Sequence[tuple[int, int]]) -> int:
-    """Blocks of columns of all images together, which `Buffers` have room for."""
+    """Total number of column blocks of images; see `Buffers.allocate`."""
     return sum(-(-width // _COLUMNS) for _, width in sizes_hw)
 
 
@@ -246,7 +246,7 @@ def _header_length(batch: int, masks: int) -> int:
 
 
 class DeviceStrings(Strings):
-    """The strings of a batch on a GPU, in the buffers that `launch` writes; arguments as for `Strings`."""
+    """Output buffers of `encode_masks` on a GPU, filled by `launch`; arguments as for `Strings`."""
 
     def __init__(
         self,
@@ -268,7 +268,7 @@ class DeviceStrings(Strings):
 
     @staticmethod
     def within(buffers: Buffers, given: tuple[torch.Tensor, MaskQueries, SizeTable] | None = None) -> DeviceStrings:
-        """Strings in given buffers, to be read from a copy of `buffers.head`."""
+        """Wrap given buffers; the strings are read from a host copy of `buffers.head`."""
         strings = DeviceStrings.__new__(DeviceStrings)
         strings._hold(buffers, 0, FALLBACKS)
         strings.memory, strings.given = buffers.head, given
@@ -288,7 +288,7 @@ class DeviceStrings(Strings):
         return has_room and (self.given is None or _why_too_large(self.given[0], masks, sizes_hw) is None)
 
     def keep(self, copied: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Copy the header and the strings; waits for the device if the first copy lacks some. See `Strings`."""
+        """Copy header and strings; waits for the device if the first copy is incomplete. See `Strings.keep`."""
         if self.on_host is not None:
             return super().keep(copied[: self._lead])
         used = copied[self._lead : self._lead + 4].view(np.uint32).item()
@@ -300,7 +300,7 @@ class DeviceStrings(Strings):
         return np.append(copied, rest.cpu().numpy())
 
     def read(self, kept: NDArray[np.uint8], images: int) -> list[Cut]:
-        """Encode masks that did not fit, which waits for the device; see `Strings`."""
+        """See `Strings.read`; re-encodes masks that did not fit, which waits for the device."""
         if self.on_host is not None:
             return super().read(kept, images)
         batch, masks = self.buffers.shape
@@ -310,7 +310,7 @@ class DeviceStrings(Strings):
         counts = [min(max(count, 0), masks) for count in stated]
         rows = words[_COUNTERS + batch :].reshape(batch, masks, _FIELDS)[:images, : max(counts)]
         remade: dict[tuple[int, int], bytes] = {}
-        if counts != stated or rows[:, :, 1].min(initial=0) < 0:  # perhaps of a row that is not used
+        if counts != stated or rows[:, :, 1].min(initial=0) < 0:  # may also be an unused row
             failed = {  # (image, slot) to (length, edges)
                 (image, slot): (length, edges)
                 for image, count in enumerate(counts)
@@ -322,7 +322,7 @@ class DeviceStrings(Strings):
 
     @torch.inference_mode()
     def _remake(self, failed: Mapping[tuple[int, int], tuple[int, int]]) -> dict[tuple[int, int], bytes]:
-        """Encode the masks that did not fit, one at a time, with as much room as each needs.
+        """Re-encode masks that did not fit, one at a time, into buffers of the required size.
 
         Raises:
             InputError: A count or an index is out of range.
@@ -347,7 +347,7 @@ class DeviceStrings(Strings):
 def _cut(
     strings: NDArray[np.uint8], rows: NDArray[np.int32], image: int, count: int, remade: Mapping[tuple[int, int], bytes]
 ) -> list[bytes]:
-    """Cut out an image's strings; `rows`: the header's fields of all masks, `remade`: strings that did not fit."""
+    """Slice out an image's strings; `rows`: header fields per mask, `remade`: strings that were re-encoded."""
     data, fields = strings.data, rows[image, :count].tolist()
     return [
         bytes(data[offset : offset + length]) if length >= 0 else remade[image, first_slot]

@@ -86,7 +86,7 @@ def linear_kernel(
     weight_ptr += column[None, :] * (SEGMENTS * INPUTS) + step[:, None]
     share: tl.constexpr = SEGMENTS * INPUTS // SPLITS
     begin = tl.program_id(1) * share
-    # Operands of the epilogue are loaded before the product, to arrive meanwhile; parameters even before the previous
+    # Prefetch the operands of the epilogue before the product; parameters even before the previous
     # kernel has ended.
     bias = tl.load(bias_ptr + column)
     if RESIDUAL_PARTS:
@@ -110,7 +110,7 @@ def linear_kernel(
     product = tl.zeros((ROWS, COLUMNS), tl.float32)
     first = x_ptr + given_row[:, None] * X_STRIDE + step[None, :]
     for start in range(begin, begin + share, STEP):
-        # The compiler can't see that the remainder is a multiple, and would fetch one value at a time.
+        # A hint for vectorised loads: the compiler can't prove that the remainder is a multiple of STEP.
         place = tl.multiple_of(start % INPUTS, STEP) if SEGMENTS > 1 else start
         if HEIGHT:
             across_by, down_by = start // INPUTS % 3 - 1, start // INPUTS // 3 - 1
@@ -125,7 +125,7 @@ def linear_kernel(
             given = tl.load(first + place)
         product = dot(given, tl.load(weight_ptr + start), product)
     if WAITS:
-        gdc_launch_dependents()  # they wait for the stores below
+        gdc_launch_dependents()  # dependent kernels still wait for the stores below
     if SPLITS > 1:
         part = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
         parts_ptr += tile * (SPLITS * ROWS * COLUMNS)
@@ -134,7 +134,7 @@ def linear_kernel(
         if tl.atomic_add(arrived_ptr + tile, 1, sem="acq_rel", scope="gpu") < SPLITS - 1:
             return
         product = tl.zeros((ROWS, COLUMNS), tl.float32)
-        for split in tl.static_range(SPLITS):  # in a fixed order, whichever program is last
+        for split in tl.static_range(SPLITS):  # summed in a fixed order, for determinism
             # Bypass the first-level cache, which does not see writes of other multiprocessors.
             product += tl.load(parts_ptr + split * (ROWS * COLUMNS) + part, cache_modifier=".cg")
         tl.store(arrived_ptr + tile, 0)

@@ -11,14 +11,14 @@ from maskjet.ops.linear.tiles import Workspace
 
 
 class Norm(NamedTuple):
-    """A layer norm."""
+    """Parameters of a layer norm."""
 
     weight: torch.Tensor
-    """float32 [N]."""
+    """float32 [N]: scale per channel."""
     bias: torch.Tensor
-    """float32 [N]."""
+    """float32 [N]: shift per channel."""
     eps: float
-    """Added to the variance."""
+    """Epsilon added to the variance."""
 
 
 Activation = Literal["none", "gelu", "relu", "silu"]

@@ -18,29 +18,29 @@ TABLE = Path(__file__).with_name("tiles.json")
 _STEPS = (64, 32, 16)
 _SIDES = (256, 128, 64, 32, 16)
 _NARROW = 32  # columns; narrower tiles fetch more than they multiply
-_MOST_VALUES = 256 * 128  # values of a tile, whose accumulators are in registers
+_MOST_VALUES = 256 * 128  # most values of a tile: its accumulators stay in registers
 _FEW_VALUES = 64 * 128  # 4 warps up to this many accumulators per tile, else 8
 SHARED = 200 * 1024  # bytes of a multiprocessor's shared memory for pipeline stages
-_VALUE_BYTES = 4  # shared memory per value of a tile, which passes from multiplying to storing threads
+_VALUE_BYTES = 4  # shared memory per value of a tile, for exchanging the result between threads
 _SPLITS = (1, 2, 4, 8, 16)
-# Rough costs on an H200, by some timed launches. Microseconds of a launch besides its steps, of adding a tile's partial
-# sums, and of a step besides its bytes.
+# Rough costs on an H200, fitted to timed launches, in microseconds: a launch, adding up a tile's partial sums, and
+# the fixed part of a step.
 _LAUNCH_US, _PARTS_US, _STEP_US = 2.0, 1.5, 0.12
-# Per microsecond: bytes that all multiprocessors fetch from the second-level cache, bytes that one fetches, and
-# products that one adds, by rows of the tile. Tiles of fewer than 64 rows can't use Hopper's matrix instruction.
+# Rates per microsecond: L2 bytes for the whole GPU, bytes per multiprocessor, and multiply-adds per multiprocessor
+# by rows of the tile. Tiles of fewer than 64 rows can't use Hopper's matrix instruction.
 _CACHE_BYTES_PER_US, _BYTES_PER_US = 7e6, 150e3
 _PRODUCTS_PER_US = {16: 0.7e6, 32: 0.7e6, 64: 1.4e6, 128: 1.6e6, 256: 1.6e6}
 
 
 class Tile(NamedTuple):
-    """The shape of a launch."""
+    """Launch shape of a linear layer."""
 
     rows: int
     """Rows of the output per program."""
     columns: int
     """Columns of the output per program."""
     step: int
-    """Inputs (columns of x) per step."""
+    """Columns of x per step of the inner loop."""
     warps: int
     """Warps per program."""
     stages: int
@@ -72,7 +72,7 @@ class Workspace:
 
 @lru_cache(maxsize=4096)
 def choose_tile(rows: int, width: int, outputs: int, *, inputs: int | None = None, is_whole: bool = False) -> Tile:
-    """Choose the launch shape of a product: the fastest on an H200 for the most similar number of rows.
+    """Choose the tile of a product: the fastest on an H200 for the nearest timed number of rows.
 
     A product that was not timed gets the fastest shape by a rough estimate. `width` is that of the weight, and `inputs`
     that of x, if the weight is wider. With `is_whole` a tile must span whole rows, for a norm behind the product.
@@ -100,7 +100,7 @@ def fit(tile: Tile, device: torch.device) -> Tile:
 
 @cache
 def _timed() -> dict[tuple[int, int, int, bool], dict[int, Tile]]:
-    """The timed tiles of each product, by its rows."""
+    """The fastest timed tiles of each product, by number of rows."""
     found: dict[tuple[int, int, int, bool], dict[int, Tile]] = {}
     for (rows, *product), tile in json.loads(TABLE.read_text()):
         found.setdefault(tuple(product), {})[rows] = Tile(*tile)
@@ -108,12 +108,12 @@ def _timed() -> dict[tuple[int, int, int, bool], dict[int, Tile]]:
 
 
 def step_of(width: int, inputs: int) -> int:
-    """Inputs per step: a power of two that divides both."""
+    """Columns of x per step: a power of two that divides both."""
     return next(side for side in _STEPS if math.gcd(width, inputs) % side == 0)
 
 
 def candidates(rows: int, width: int, outputs: int, step: int, *, is_whole: bool) -> Iterator[Tile]:
-    """Possible tiles of a product; see `choose_tile`."""
+    """Candidate tiles of a product; see `choose_tile`."""
     steps = width // step
     for columns in _widths(outputs, is_whole=is_whole):
         for height in _SIDES:
@@ -134,7 +134,7 @@ def _widths(outputs: int, *, is_whole: bool) -> list[int]:
 
 
 def estimate(tile: Tile, rows: int, width: int, outputs: int) -> float:
-    """Estimate a launch in microseconds, by its bytes, its products and the multiprocessors that programs share."""
+    """Estimate the time of a launch in microseconds, from memory traffic, multiply-adds and occupancy."""
     programs = -(-rows // tile.rows) * (outputs // tile.columns) * tile.splits
     steps = width // tile.step // tile.splits
     fetched = 2 * (tile.rows + tile.columns) * tile.step / _BYTES_PER_US

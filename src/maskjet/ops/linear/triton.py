@@ -46,7 +46,7 @@ def linear(
         return
     is_whole = norm is not None or last_norm is not None
     tile = choose_tile(count, width, outputs, inputs=inputs, is_whole=is_whole)
-    # The caller's buffers determine the tiles across.
+    # The shapes of the caller's buffers fix the number of tiles across.
     given_parts = out.shape[1] if gives_maxima else None if out_sums is None else out_sums.shape[2]
     if given_parts is not None:
         tile = tile._replace(columns=outputs // given_parts)

@@ -29,7 +29,7 @@ def find_overlaps_kernel(
     word = tl.program_id(0)
     start = tl.program_id(1) * ROWS
     found = tl.minimum(tl.load(count_ptr + image), most)
-    if (start < found) & (word * BITS < found) & ((word + 1) * BITS > start):  # other words are never read
+    if (start < found) & (word * BITS < found) & ((word + 1) * BITS > start):  # others are never read
         row = start + tl.arange(0, ROWS)
         column = word * BITS + tl.arange(0, BITS)
         boxes_ptr += image * most * 4

@@ -9,7 +9,7 @@ import torch
 
 @dataclass(frozen=True)
 class Kept:
-    """Which boxes stay, most confident first; B images, K = max_output rows each."""
+    """The boxes that NMS keeps, most confident first; B images, K = max_output rows each."""
 
     count: torch.Tensor
     """int32 [B]: boxes per image, at most K."""

@@ -17,7 +17,7 @@ _ROWS = 64
 _BITS = 32
 _WORDS = 32
 
-# With products fused into sums, other boxes would overlap than on a CPU.
+# Fused multiply-adds would change which boxes overlap, compared with the CPU.
 _find_overlaps = Launcher(find_overlaps_kernel, num_warps=4, enable_fp_fusion=False)
 _choose = Launcher(choose_kernel, num_warps=4, enable_fp_fusion=False)
 

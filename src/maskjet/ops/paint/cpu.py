@@ -1,4 +1,4 @@
-"""paint on a CPU, without dense masks: strips of 64 columns, each of whose rows is the bits of one number.
+"""paint on a CPU, without dense masks: strips of 64 columns, each row of a strip packed into a uint64.
 
 A run of a mask flips two bits of its strip, where it begins and where it ends; a pass down the rows sets those between.
 The outermost columns of a strip are its neighbours' and not painted, so that no disc around a painted pixel leaves the
@@ -15,7 +15,7 @@ from maskjet.jit import compiled
 from maskjet.masks.coco_rle import Runs
 from maskjet.ops.paint.outline import Outline
 
-_COLUMNS = 64  # of a strip
+_COLUMNS = 64  # columns of a strip, one bit each
 Words = NDArray[np.uint64]
 
 
@@ -29,7 +29,7 @@ def paint(image: torch.Tensor, runs: Runs, colours: torch.Tensor, *, opacity: in
 
 @compiled("int64(uint64)")
 def count_bits(bits: np.uint64) -> int:
-    """The number of ones; LLVM knows this form, and takes one instruction where the CPU has it."""
+    """Count the bits set; LLVM compiles this form to one instruction where the CPU has it."""
     bits = bits - ((bits >> np.uint64(1)) & np.uint64(0x5555555555555555))
     bits = (bits & np.uint64(0x3333333333333333)) + ((bits >> np.uint64(2)) & np.uint64(0x3333333333333333))
     bits = (bits + (bits >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
@@ -38,7 +38,7 @@ def count_bits(bits: np.uint64) -> int:
 
 @compiled("int64(uint64)")
 def first_bit(bits: np.uint64) -> int:
-    """The position of the lowest one; 64 without any."""
+    """Position of the lowest bit set; 64 if there is none."""
     return count_bits(~bits & (bits - np.uint64(1)))
 
 
@@ -46,7 +46,7 @@ def first_bit(bits: np.uint64) -> int:
 def flip_bits(
     spans: NDArray[np.int64], begin: int, end: int, left: int, right: int, height: int, rows: Words
 ) -> tuple[int, int, int]:
-    """Flip a bit of `rows`, zeroed, one more than the height, where a run begins and where one has ended.
+    """Flip a bit of `rows`, zeroed and one longer than the height, at the start and behind the end of each run.
 
     The runs are a mask's in the columns from `left` to before `right`; bit 0 is column `left`.
 
@@ -77,7 +77,7 @@ def flip_bits(
 
 @compiled("UniTuple(uint64, 2)(uint64[::1], int64, int64, int64)")
 def _neighbours(rows: Words, row: int, outwards: int, inwards: int) -> tuple[np.uint64, np.uint64]:
-    """Which pixels of a row have any pixel inside in a square around them, and which have nothing else."""
+    """Dilation and erosion of a row's pixels by squares of `outwards` and `inwards` pixels around them, as bits."""
     around = within = rows[row]
     for k in range(1, outwards + 1):
         around |= rows[row - k] | rows[row + k]
@@ -132,7 +132,7 @@ def _outline(
         count, shift = 0, np.uint64(at - halo)
         for k in range(len(disc)):
             count += count_bits(rows[top + k] & (disc[k] << shift))
-        tint = opacity * np.int64((bits >> np.uint64(at)) & one)  # no branch: half of these pixels are inside
+        tint = opacity * np.int64((bits >> np.uint64(at)) & one)  # branch-free: half of these pixels are inside
         share = 256 if (thin >> np.uint64(at)) & one else np.int64(coverage[count])
         for channel in range(3):
             pixel, colour = 3 * (left + at) + channel, np.int64(colours[mask, channel])
@@ -164,7 +164,7 @@ def paint_strips(
     begins = firsts[:-1].copy()
     rows = np.zeros(height + 2 * halo + 1, np.uint64)
     none = np.uint64(0)
-    disc = np.empty(len(reaches), np.uint64)  # at the strip's first column that is painted
+    disc = np.empty(len(reaches), np.uint64)  # rows of the disc, as bits, centred on the first painted column
     for k in range(len(reaches)):
         disc[k] = (~none >> np.uint64(63 - 2 * reaches[k])) << np.uint64(halo - reaches[k])
     for x in range(0, width, kept_columns):
@@ -172,7 +172,7 @@ def paint_strips(
         kept = (~none >> np.uint64(_COLUMNS - min(kept_columns, width - x))) << np.uint64(halo)
         for mask in range(len(colours) - 1, -1, -1):
             begins[mask], low, high = flip_bits(spans, begins[mask], firsts[mask + 1], left, right, height, rows[halo:])
-            bits, until = none, -1  # the last row that a row with pixels inside reaches
+            bits, until = none, -1  # last row affected by the rows with pixels inside so far
             for y in range(low - halo, min(high + reach, height)):
                 if y + halo <= high:
                     bits ^= rows[y + 2 * halo]

@@ -50,5 +50,5 @@ def _cover(inside: torch.Tensor, outline: Outline) -> torch.Tensor:
 
 
 def _grow(mask: torch.Tensor, margin: int) -> torch.Tensor:
-    """The largest value up to `margin` rows and columns away, of [1, H, W] as [H, W]."""
+    """Maximum filter over `margin` rows and columns to each side: [1, H, W] to [H, W]."""
     return F.max_pool2d(mask, 2 * margin + 1, stride=1, padding=margin)[0]

@@ -10,7 +10,7 @@ from maskjet.ops.selection import MaskQueries, SizeTable
 
 LARGEST = 1e30
 """Replaces an infinite logit, since infinity times a share of 0 would be NaN."""
-_FLOATS_AT_ONCE = 2**26  # upsampled values at once: 256 MB
+_FLOATS_AT_ONCE = 2**26  # upsampled values per step: 256 MB
 
 
 def paste_masks(
@@ -31,7 +31,7 @@ def paste_masks(
 
 
 def show(masks: torch.Tensor, size_hw: tuple[int, int], canvas: Canvas) -> torch.Tensor:
-    """Values of an image's pixels [n, height, width], of mask logits [n, h, w] that cover a canvas around it.
+    """Resample mask logits [n, h, w], which cover a canvas, to the image within it: [n, height, width].
 
     Equal to upsampling them to the canvas and cropping where that has whole pixels; positive is inside.
     """
@@ -43,7 +43,7 @@ def show(masks: torch.Tensor, size_hw: tuple[int, int], canvas: Canvas) -> torch
 
 
 def _resample(values: torch.Tensor, axis: int, target: int, side: float, whole: int, fraction: float) -> torch.Tensor:
-    """Values along an axis at `target` pixels that begin at whole + fraction of the `side` pixels that they cover."""
+    """Resample an axis that covers `side` pixels at `target` pixels, offset by `whole` + `fraction`."""
     source = values.shape[axis]
     pixel = torch.arange(target, dtype=torch.int64, device=values.device) - whole
     centre = pixel.to(values.dtype) - fraction + 0.5

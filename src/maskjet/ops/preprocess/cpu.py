@@ -31,7 +31,7 @@ def preprocess(
 ) -> None:
     """Write (resized / 255 - mean) / std of uint8 frames [N, H, W, 3] into out [N, 3, h, w]; see `ops.preprocess`."""
     frames = to_rgb(frames) if isinstance(frames, YUVFrames) else frames
-    if resample == "cv2" or region.height + region.width <= SMALL:  # OpenCV's own loop is faster
+    if resample == "cv2" or region.height + region.width <= SMALL:  # OpenCV or the reference is faster here
         reference.preprocess(frames, out, region=region, mean=mean, std=std, order=order, resample=resample)
         return
     top, left, height, width = region.box
@@ -80,7 +80,7 @@ def _resize(
     width = len(left)
     columns = np.concatenate((left, right))
     values = np.empty(2 * width, np.float32)
-    rows = np.empty((2, 3, width), np.float32)  # one row of even and one of odd index, blended across
+    rows = np.empty((2, 3, width), np.float32)  # buffer of two source rows, even and odd, blended across
     held = np.full(2, -1)
     for y in range(len(top)):
         for row in (top[y], bottom[y]):
@@ -108,8 +108,8 @@ def convert(
     height, width = luma.shape
     samples = chroma.shape[1]
     offset, scale = conversion[0]
-    shifts = np.empty((3, 2 * samples), np.int16)  # of red, green and blue in two rows
-    # Loops that the compiler makes vector code of: nine times as fast as pixel by pixel.
+    shifts = np.empty((3, 2 * samples), np.int16)  # chroma terms of red, green and blue, shared by two rows
+    # Loops that the compiler vectorises: nine times as fast as pixel by pixel.
     us, vs, rgb = np.empty(samples, np.int32), np.empty(samples, np.int32), np.empty((3, width), np.uint8)
     for y in range(height):
         if y % 2 == 0:

@@ -173,7 +173,7 @@ def preprocess_yuv_kernel(
 
 @triton.jit
 def _address(word_ptr):
-    """The bytes that two words of a row point to."""
+    """Load the address held by two words of a table row, as a pointer to uint8."""
     address = tl.load(word_ptr.to(tl.pointer_type(tl.int64), bitcast=True))
     return address.to(tl.pointer_type(tl.uint8))
 
@@ -193,7 +193,7 @@ def _three(word_ptr):
 
 @triton.jit
 def _load_luma(sample_ptr, offset, scale, is_inside):
-    """Load Y, and put it on RGB's scale."""
+    """Load luma, scaled to the range of RGB, 0..255."""
     return ((tl.load(sample_ptr, mask=is_inside, other=0).to(tl.int32) * 8 - offset) * scale) >> 16
 
 
@@ -213,7 +213,7 @@ def _to_byte(luma, u, v, u_share, v_share):
 
 @triton.jit
 def _source_taps(index, source, target, IS_CV2: tl.constexpr, IS_COLUMN: tl.constexpr):
-    """The two source indices that an output index is blended from, and their shares: of 1, or of OpenCV's 2048."""
+    """The two source indices of an output index, and their weights: 0..1, or 0..2048 as in OpenCV."""
     if IS_CV2:
         first, second, first_share, second_share = _fixed_point_taps(index, source, target, IS_COLUMN)
     else:
@@ -224,7 +224,7 @@ def _source_taps(index, source, target, IS_CV2: tl.constexpr, IS_COLUMN: tl.cons
 
 @triton.jit
 def _resize(upper_first, upper_second, lower_first, lower_second, above, below, before, after, IS_CV2: tl.constexpr):
-    """Blend four bytes into a value on the 0..1 scale; the shares of rows are `above` and `below`."""
+    """Blend four bytes bilinearly to the 0..1 scale; `above` and `below` weight the rows."""
     if IS_CV2:
         upper = upper_first.to(tl.int32) * before + upper_second.to(tl.int32) * after
         lower = lower_first.to(tl.int32) * before + lower_second.to(tl.int32) * after

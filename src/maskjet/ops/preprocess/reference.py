@@ -30,7 +30,7 @@ def preprocess(
     if resample == "cv2":
         frames = _resize_bytes(frames, height, width)
     images = frames.permute(0, 3, 1, 2).float()
-    images = images / images.new_tensor(255)  # for a Python number CUDA multiplies by its reciprocal
+    images = images / images.new_tensor(255)  # a tensor: CUDA would multiply by the reciprocal of a Python number
     if resample == "bilinear":
         images = F.interpolate(images, size=(height, width), mode="bilinear", align_corners=False, antialias=False)
     per_channel = (1, 3, 1, 1)

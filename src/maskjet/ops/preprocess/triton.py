@@ -20,7 +20,7 @@ from maskjet.ops.preprocess.yuv import YUVFrames
 
 _TILE_HW = (4, 32)
 _MOST = 2**31 - 1  # kernels count the bytes of a row in 32 bits
-_UNREAD = (0,) * 8  # arguments for which a table has rows
+_UNREAD = (0,) * 8  # placeholders: with a table, kernels read these values from its rows
 
 # OpenCV rounds the product in a source position before it subtracts; ATen's kernels fuse the two.
 _launch = {

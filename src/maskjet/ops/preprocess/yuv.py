@@ -1,4 +1,4 @@
-"""Frames as decoders give them: luma, and chroma at half the resolution, with the conversion to RGB.
+"""Frames in YUV 4:2:0, as decoders output them, and their conversion to RGB.
 
 The conversion is that of FFmpeg's swscale for yuv420p to rgb24 on x86, bit for bit: every 2 × 2 pixels share one chroma
 sample, and products are rounded down one by one.
@@ -24,7 +24,7 @@ from maskjet.ops.record import describe
 
 Matrix = Literal["bt601", "bt709", "bt2020", "fcc", "smpte240m"]
 
-# V in red, U in blue, -U in green and -V in green, for limited range, in 1/65536: libswscale/yuv2rgb.c.
+# Weights of V in red, U in blue, -U in green, -V in green; limited range, in 1/65536: libswscale/yuv2rgb.c.
 _SHARES: Mapping[Matrix, tuple[int, int, int, int]] = {
     "bt601": (104597, 132201, 25675, 53279),
     "bt709": (117489, 138438, 13975, 34925),
@@ -36,7 +36,7 @@ _MOST = 2**31 - 1  # kernels count in 32 bits
 
 
 def yuv_conversion(matrix: Matrix, *, full_range: bool) -> torch.Tensor:
-    """The numbers that convert luma and chroma to RGB; see `YUVFrames`.
+    """The integer coefficients that convert luma and chroma to RGB; see `YUVFrames`.
 
     Args:
         matrix: Matrix coefficients of the frames. SD video that names none is "bt601", HD video "bt709".
@@ -68,7 +68,7 @@ def yuv_conversion(matrix: Matrix, *, full_range: bool) -> torch.Tensor:
 
 @dataclass(frozen=True, eq=False)
 class YUVFrames:
-    """A batch of N frames of H × W pixels in YUV 4:2:0, 8 bits: NV12, I420 and their like, by strides alone.
+    """A batch of N frames of H × W pixels in YUV 4:2:0, 8 bits: NV12, I420 and similar layouts, told apart by strides.
 
     A single frame gets a batch dimension. All tensors are on one device, and any strides are served. A CUDA graph reads
     the three at each replay, so that a frame of another matrix needs no other graph.
@@ -160,7 +160,7 @@ class YUVFrames:
 
 
 def _check_plane(name: str, plane: object, shape: str, dimensions: int) -> None:
-    """Raise InputError unless a plane is uint8 of `dimensions`, or one more, not empty, and in kernels' range."""
+    """Raise InputError unless a plane is uint8 with `dimensions` axes or one more, not empty, and below 2³¹."""
     if (
         not isinstance(plane, torch.Tensor)
         or plane.dtype != torch.uint8

@@ -30,7 +30,7 @@ def rank_tokens_kernel(
         gdc_wait()
     best = _best(scores_ptr, first, token, TOKENS, PARTS)
     before = tl.zeros((RANKED, RIVALS), tl.int32)
-    # A block of rivals has all of the program's tokens or none; only in that block do ties depend on the pair.
+    # Rivals in another block all come before or after the program's tokens, so ties need no indices there.
     own = tl.program_id(0) * RANKED // RIVALS * RIVALS
     for start in range(0, own, RIVALS):
         other = _best(scores_ptr, first, start + tl.arange(0, RIVALS), TOKENS, PARTS)[None, :]
@@ -51,7 +51,7 @@ def rank_tokens_kernel(
 
 @triton.jit
 def _best(scores_ptr, first, token, TOKENS: tl.constexpr, PARTS: tl.constexpr):
-    """The largest value of each token; infinity for NaN, minus infinity past the last token."""
+    """The best score of each token; infinity for NaN, minus infinity past the last token."""
     scores_ptr += (first + token) * PARTS
     best = tl.full(token.shape, float("-inf"), tl.float32)
     for part in tl.static_range(PARTS):

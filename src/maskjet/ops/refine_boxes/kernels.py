@@ -40,7 +40,7 @@ def refine_boxes_kernel(
     row = tl.where(is_row, row, 0)
     column = tl.arange(0, triton.next_power_of_2(INPUTS))
     is_column = (column < INPUTS)[None, :]
-    # Weights are loaded before the previous kernels have ended, as none writes them.
+    # Weights can be loaded before the previous kernels end: none of them writes weights.
     layer = (
         _load_layer(weight_ptr, bias_ptr, column, is_column),
         _load_layer(weight_ptr + INPUTS, bias_ptr + 1, column, is_column),
@@ -102,7 +102,7 @@ def _product(hidden, layer):
 
 @triton.jit
 def _move(x, y, width, height, dx, dy, log_width, log_height):
-    """Shift a box by parts of its size, and scale it."""
+    """Shift a box's coordinate by a share of its size, and scale the size."""
     return dx * width + x, dy * height + y, tl.exp(log_width) * width, tl.exp(log_height) * height
 
 

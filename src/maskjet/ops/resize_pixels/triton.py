@@ -29,7 +29,7 @@ def resize_pixels(image: torch.Tensor, *, out: torch.Tensor) -> None:
         source_width,
         height,
         width,
-        source_height / height,  # rounded to float32 they are its quotients, as PyTorch has them
+        source_height / height,  # rounded to float32 when passed, as in PyTorch
         source_width / width,
         CHANNELS=channels,
         ROWS=_ROWS,

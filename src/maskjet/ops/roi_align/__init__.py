@@ -1,4 +1,4 @@
-"""Pooling of boxes from a feature pyramid, each from the level that suits its size."""
+"""RoIAlign over a feature pyramid; the size of a box decides its level."""
 
 from __future__ import annotations
 

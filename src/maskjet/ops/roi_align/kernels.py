@@ -14,7 +14,7 @@ _LEVEL = tl.constexpr(CANONICAL_LEVEL)
 _EPSILON = tl.constexpr(EPSILON)
 
 
-@triton.jit(do_not_specialize=range(6, 17))  # pointers are known to be aligned
+@triton.jit(do_not_specialize=range(6, 17))  # pointers stay specialised on alignment
 def roi_align_kernel(
     level0_ptr,
     level1_ptr,
@@ -65,7 +65,7 @@ def roi_align_kernel(
     scale = tl.exp2(-(finest + level).to(tl.float32))
     left, top, right, bottom = left * scale, top * scale, right * scale, bottom * scale
     has_sides = (tl.abs(right - left) < float("inf")) & (tl.abs(bottom - top) < float("inf"))
-    left = tl.where(has_sides, left, float("inf"))  # infinity is near no pixel
+    left = tl.where(has_sides, left, float("inf"))  # infinity lies outside the image
     bin_width = tl.div_rn(tl.maximum(right - left, 1.0), SIZE * 1.0)
     bin_height = tl.div_rn(tl.maximum(bottom - top, 1.0), SIZE * 1.0)
     bins = tl.arange(0, BINS)
@@ -102,7 +102,7 @@ def _find_level(width, height, finest, levels):
 
 @triton.jit
 def _taps(at, extent):
-    """The pixels before and after a position, the share of the second, and whether it is at most a pixel outside."""
+    """The two pixels around a position, the weight of the second, and whether it is within a pixel of the image."""
     is_near = (at >= -1.0) & (at <= extent.to(tl.float32))
     inside = tl.maximum(tl.where(is_near, at, 0.0), 0.0)
     first = tl.minimum(inside.to(tl.int32), extent - 1)

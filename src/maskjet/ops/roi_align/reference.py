@@ -7,9 +7,9 @@ import torch
 from maskjet.host.extras import require
 
 CANONICAL_SIDE, CANONICAL_LEVEL = 224.0, 4
-"""A box of this side is pooled at a scale of 2 ** -4."""
+"""A box of this side, in input pixels, is pooled at a scale of 2 ** -level."""
 EPSILON = 1e-6
-"""Added to a level before it is rounded down."""
+"""Added to a box's level before it is rounded down, as in torchvision."""
 
 
 def roi_align(features: list[torch.Tensor], boxes: torch.Tensor, *, finest: int, size: int) -> torch.Tensor:

@@ -11,7 +11,7 @@ from maskjet.ops.gpu import Launcher, on_device
 from maskjet.ops.roi_align.kernels import roi_align_kernel
 
 _BLOCK = 128
-_BYTES = 16  # a thread's widest load, from an address that is a multiple
+_BYTES = 16  # widest load of a thread, which must be aligned to it
 
 _launch = Launcher(roi_align_kernel, num_warps=4)
 
@@ -19,7 +19,7 @@ _launch = Launcher(roi_align_kernel, num_warps=4)
 def roi_align(features: list[torch.Tensor], boxes: torch.Tensor, *, finest: int, size: int) -> torch.Tensor:
     """Pool boxes [B, N, 4]; level l has a scale of 2 ** -(finest + l); see `ops.roi_align`."""
     levels = [_aligned(feature.contiguous(memory_format=torch.channels_last)) for feature in features]
-    padded = levels + levels[-1:] * (4 - len(levels))  # the kernel takes four
+    padded = levels + levels[-1:] * (4 - len(levels))  # the kernel has four level arguments
     channels, rows = levels[0].shape[1], boxes.shape[0] * boxes.shape[1]
     shape = (rows, channels, size, size)
     pooled = torch.empty(shape, dtype=levels[0].dtype, device=boxes.device, memory_format=torch.channels_last)

@@ -18,7 +18,7 @@ from maskjet.ops.selection import ImageSizes, Selection, SizeTable, check_image_
 
 PerClass = torch.Tensor | Sequence[float]
 """One value per class logit."""
-_MOST_ROWS = 2**28  # rows of a selection, whose values are counted in 32 bits
+_MOST_ROWS = 2**28  # rows of a selection: its values must be countable in 32 bits
 
 
 def select(
@@ -83,7 +83,7 @@ def select(
 
 
 def check_rows(batch: int, max_detections: int) -> None:
-    """Check that a selection's values can be counted in 32 bits.
+    """Raise an error if a selection's size exceeds 32-bit counters.
 
     Raises:
         InputError: There are too many.

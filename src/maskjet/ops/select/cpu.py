@@ -14,7 +14,7 @@ from maskjet.ops.select import reference
 
 
 def _rank_passing(scores: torch.Tensor, count: int, thresholds: torch.Tensor) -> torch.Tensor:
-    """Rank the pairs above the lowest threshold, which lead the ranking but for NaNs, which rank before all."""
+    """Rank only pairs above the lowest threshold; NaNs rank first, and use up places."""
     values = scores.numpy()
     lowest = np.fmin.reduce(thresholds.numpy(), initial=np.inf)  # ignoring NaN, which no score exceeds
     flat = np.flatnonzero(values > lowest)

@@ -113,7 +113,7 @@ def _collect(logits_ptr, thresholds_ptr, keys_ptr, pairs, classes, TILE: tl.cons
 
 @triton.jit
 def _unpack(key, classes):
-    """A key's score, query and class."""
+    """Decode a sorting key into score, query and class."""
     flat = 0x7FFFFFFF - (key & 0x7FFFFFFF).to(tl.int32)
     return (key >> 32).to(tl.int32).to(tl.float32, bitcast=True), flat // classes, flat % classes
 
@@ -162,7 +162,7 @@ def _keep_passing(keys_ptr, thresholds_ptr, class_map_ptr, found, classes, TILE:
 
 @triton.jit
 def _append(keys_ptr, kept, key, is_kept):
-    """Write some of a tile's keys after those `kept` so far, perhaps over the tile itself; returns how many."""
+    """Append a tile's selected keys behind the `kept` ones, perhaps over the tile itself; returns the new count."""
     slot = kept + tl.cumsum(is_kept.to(tl.int32)) - 1
     tl.debug_barrier()
     tl.store(keys_ptr + slot, key, mask=is_kept)

@@ -10,7 +10,7 @@ from maskjet.ops.canvas import Canvas
 from maskjet.ops.selection import Selection, SizeTable
 
 Rank = Callable[[torch.Tensor, int, torch.Tensor], torch.Tensor]
-"""Takes an image's scores [Q × C], how many to rank, and thresholds [C]; gives flat indices, the best first."""
+"""Takes an image's scores [Q × C], a count and thresholds [C]; returns up to count flat indices, best first."""
 
 
 def rank_all(scores: torch.Tensor, count: int, _thresholds: torch.Tensor) -> torch.Tensor:
