@@ -35,7 +35,7 @@ from maskjet.host import process
 from maskjet.networks import Network, find_family, read_network
 from maskjet.ops.compilers import compilers
 from maskjet.ops.gpu import on_device
-from maskjet.postprocessing import Choices, Postprocessing, Threshold
+from maskjet.postprocessing import Choices, Postprocessing, Threshold, fill_thresholds
 from maskjet.report import Report, make_report
 from maskjet.sources.ahead import is_encoded, load_ahead, read_encoded
 from maskjet.sources.containers import shown_name
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from maskjet.sources.decoding import Decoding
     from maskjet.tracking import Tracker, TrackerLike
 
-__all__ = ["ImageLike", "Model", "Report", "Threshold", "load", "read_network"]
+__all__ = ["ImageLike", "Model", "Report", "Threshold", "load", "open_model", "read_network"]
 
 
 _P = ParamSpec("_P")
@@ -413,10 +413,33 @@ class Model:
         self.close()
 
 
-def start_compilers(config: EngineConfig) -> None:
-    """Start the processes that compile kernels where the device is a GPU that nothing was compiled for yet."""
-    if config.resolve_device().type == "cuda":
-        compilers.start_early()
+def open_model(
+    model: str | os.PathLike[str] | torch.nn.Module,
+    weights: str | os.PathLike[str] | None,
+    config: EngineConfig,
+    *,
+    threshold: Threshold | None = None,
+    class_thresholds: Mapping[str, float] | None = None,
+    classes: Sequence[str] | None = None,
+    class_names: ClassNames | None = None,
+    is_most_own: bool = False,
+) -> Model:
+    """Load a model whose options are in a config; arguments and errors are otherwise those of `load`.
+
+    `class_thresholds` are those of single classes by name, the others have `threshold`. With `is_most_own` the
+    network's own most detections replace the config's.
+    """
+    with isolated(inference=False):
+        if config.resolve_device().type == "cuda":
+            compilers.start_early()  # needed where nothing was compiled for this GPU yet
+        network: Any = find_family(model).load(model, weights, config.input_size)
+        network.spec = name_classes(network.spec, class_names)
+        if is_most_own:
+            config = replace(config, max_detections=network.spec.max_detections)
+        if class_thresholds:
+            common: Any = threshold
+            threshold = fill_thresholds(network.spec, common, class_thresholds)
+        return Model(network, config, threshold=threshold, classes=classes)
 
 
 def _with_known_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -435,7 +458,6 @@ def _with_known_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 @_with_known_options
-@isolated(inference=False)
 def load(
     model: str | os.PathLike[str] | torch.nn.Module,
     *,
@@ -514,12 +536,8 @@ def load(
     if max_detections is not None:
         chosen["max_detections"] = max_detections
     config = EngineConfig(**chosen)
-    start_compilers(config)
-    network: Any = find_family(model).load(model, weights, config.input_size)
-    network.spec = name_classes(network.spec, class_names)
-    if max_detections is None:
-        config = replace(config, max_detections=network.spec.max_detections)
-    made = Model(network, config, threshold=threshold, classes=classes)
+    names: Any = {"class_names": class_names, "threshold": threshold, "classes": classes}
+    made = open_model(model, weights, config, is_most_own=max_detections is None, **names)
     made._load_again = None if isinstance(model, torch.nn.Module) else functools.partial(load, **given)
     return made
 

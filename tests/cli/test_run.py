@@ -244,7 +244,7 @@ def test_options_are_checked_before_an_output_is_opened(monkeypatch, maskjet):
         assert maskjet(f"run {CLIP} -o a.mp4 {flags}")[0] in (2, 4)
         assert entries() == ["a.mp4"]
         assert Path("a.mp4").read_bytes() == b"precious"
-    monkeypatch.setattr("maskjet.model.read_network", lambda *_: pytest.fail("too late"))
+    monkeypatch.setattr("maskjet.model.open_model", lambda *_, **__: pytest.fail("too late"))
     code, _, err = maskjet(f"run {CLIP} -o {'x' * 300}.mp4")
     assert (code, err.endswith("File name too long.\n")) == (4, True)
 
@@ -299,10 +299,10 @@ def test_coco_results_are_numbered_as_the_streets_are(maskjet):
 
 @pytest.mark.parametrize("text", ["\x1b]0;owned\x07", "\x9b31m", "a\nmaskjet: b", "\u202egnp.exe", "\ud800", "\u2028"])
 def test_nothing_printed_acts_on_a_terminal(text, monkeypatch, maskjet, capsys):
-    def fail(*_):
+    def fail(*_, **__):
         raise InputError(f"classes must name classes of {text}.")
 
-    monkeypatch.setattr("maskjet.model.read_network", fail)
+    monkeypatch.setattr("maskjet.model.open_model", fail)
     code, _, err = maskjet(f"run {CLIP} -o a.jsonl --classes car")
     escaped = ascii(text)[1:-1]
     assert (code, err) == (2, f"maskjet: --classes must name classes of {escaped}.\n")

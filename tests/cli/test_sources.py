@@ -92,7 +92,7 @@ def test_the_summary_names_each(maskjet):
 @pytest.mark.parametrize("source", ["in/*.jpg", "in/a.mp4"])
 def test_one_picture_is_for_one_frame(source, run, monkeypatch):
     assert run(f"{source} --limit 1 -o one.jpg")[0] == run("in/000001.jpg -o one.jpg")[0] == 0
-    monkeypatch.setattr("maskjet.model.read_network", lambda *_: pytest.fail("it is refused before work"))
+    monkeypatch.setattr("maskjet.model.open_model", lambda *_, **__: pytest.fail("it is refused before work"))
     for line in (f"{source} -o one.jpg", f"{source} --side-by-side -o one.jpg"):
         code, _, err = run(line)
         assert code == 2
@@ -308,7 +308,7 @@ def test_without_a_screen_nothing_is_written(run, monkeypatch):
 
 
 def test_only_errors_of_sources_let_others_go_on(run, monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise UnsupportedError("Not here.")
 
     monkeypatch.setattr(runs, "_write", fail)

@@ -49,7 +49,7 @@ def working(any_out, monkeypatch):
     def make(process=lambda: table_of(SEGMENT, FRAMES, bad_frames=[[3, "broken"]]), **facts):
         made = Working(any_out, process)
         made.orders["facts"] |= facts
-        monkeypatch.setattr(work, "open_model", lambda *_: None)
+        monkeypatch.setattr("maskjet.model.open_model", lambda *_, **__: None)
         monkeypatch.setattr(work, "process", made.process)
         return made
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 from maskjet.cli.options import option
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
-from maskjet.spec import name_classes
 
 if TYPE_CHECKING:
     from maskjet.model import Model
@@ -63,11 +62,12 @@ def load_model(
     class_names: Path | None = None,
 ) -> Model:
     """Load the model that a command's options name; raises as `maskjet.load`."""
-    from maskjet.model import Model, read_network, start_compilers
-    from maskjet.postprocessing import fill_thresholds
+    from maskjet.model import open_model
 
-    start_compilers(config)
-    network = read_network(model, weights, config.input_size)
-    network.spec = name_classes(network.spec, class_names)
-    chosen = fill_thresholds(network.spec, threshold, by_class or {})
-    return Model(network, config, threshold=chosen, classes=split_list(classes) or None)
+    return open_model(
+        *(model, weights, config),
+        threshold=threshold,
+        class_thresholds=by_class,
+        classes=split_list(classes) or None,
+        class_names=class_names,
+    )

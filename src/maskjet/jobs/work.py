@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from maskjet import errors
-from maskjet.config import EngineConfig
 from maskjet.errors import (
     CheckpointError,
     DeviceError,
@@ -35,8 +34,6 @@ from maskjet.version import __version__
 if TYPE_CHECKING:
     import pyarrow
 
-    from maskjet.model import Model
-
 TRIES = 3
 """Attempts at a segment before it is given up."""
 FAILED = 5
@@ -58,16 +55,6 @@ class Outcome:
     """Files or frames that failed, each with the reason."""
     is_written: bool = True
     """Whether the part exists; else the whole segment failed."""
-
-
-def open_model(settings: Settings, config: EngineConfig) -> Model:
-    """Load the model that settings name, to run by a config with the worker's own device; raises as `maskjet.load`."""
-    from maskjet.model import Model, read_network
-    from maskjet.postprocessing import fill_thresholds
-
-    network = read_network(settings.model, settings.weights, config.input_size)
-    threshold = fill_thresholds(network.spec, settings.threshold, settings.class_thresholds)
-    return Model(network, config, threshold=threshold, classes=settings.classes)
 
 
 def digest_weights(settings: Settings) -> str | None:
@@ -117,8 +104,16 @@ class Worker:
             )
         self._folder, self._parts = open_folder(orders["out"]), Parts(orders["out"])
         self._run = orders["run"]
+        from maskjet.model import open_model
+
         config = replace(self._settings.config, device=orders["device"])
-        self.model = open_model(self._settings, config)
+        chosen = self._settings
+        self.model = open_model(
+            *(chosen.model, chosen.weights, config),
+            threshold=chosen.threshold,
+            class_thresholds=chosen.class_thresholds,
+            classes=chosen.classes,
+        )
         if digest_weights(self._settings) != self._facts["settings"]["weights"]:  # parts would have the wrong name
             path = self._settings.weights or self._settings.model
             raise CheckpointError(f"weights must not change during a job, {path!r} has changed: run the job again.")
