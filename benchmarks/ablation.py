@@ -25,6 +25,7 @@ from benchmarks.command import DeviceOption, OnlyOption, SizesOption, check_name
 from benchmarks.contest import Contest
 from benchmarks.peers import POSTPROCESSES
 from benchmarks.rungs import RUNGS, Instances, Output, Postprocess, Request, Rung, encode_on_host, plant_request
+from maskjet.checks import check_count
 from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, MaskjetError, UnsupportedError
@@ -209,7 +210,7 @@ def passes(device: str) -> int:
 
 
 def _check(sizes_hw: Sequence[tuple[int, int]], survivors: Sequence[int], runs: int, only: Sequence[str]) -> None:
-    measuring.check_runs(runs)
+    check_count("runs", runs)
     if not (sizes_hw and survivors):
         raise InputError("sizes_hw and survivors must not be empty.")
     for count in survivors:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from benchmarks.command import ReportOption, SizesOption, start
 from maskjet import traffic
+from maskjet.checks import check_count
 from maskjet.cli.options import parse_size, print_result
 from maskjet.host import measuring
 from maskjet.host.machine import describe_machine
@@ -79,7 +80,7 @@ def run(
     Raises:
         InputError: runs is less than 1.
     """
-    measuring.check_runs(runs)
+    check_count("runs", runs)
     with TemporaryDirectory() as folder:
         costs = [_measure(Path(folder, f"{n}.mp4"), size_hw, runs) for n, size_hw in enumerate(sizes_hw)]
     result = ConversionReport(describe_machine(), costs)

@@ -31,6 +31,7 @@ from benchmarks.command import ReportOption, SizesOption, start
 from benchmarks.contenders import Image
 from benchmarks.planted import plant_network
 from maskjet import traffic
+from maskjet.checks import check_count
 from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_result, progress, with_config
 from maskjet.config import EngineConfig
 from maskjet.engine.copying import Copier
@@ -41,7 +42,6 @@ from maskjet.engine.upload import Upload
 from maskjet.host import process
 from maskjet.host.files import write_json
 from maskjet.host.machine import describe_machine
-from maskjet.host.measuring import check_runs
 from maskjet.host.timing import percentile
 from maskjet.model import Model, read_network
 from maskjet.spec import SPECS
@@ -212,7 +212,7 @@ def run(
         on_progress: Called after each size.
     """
     began = time.monotonic()
-    check_runs(sources, "sources")
+    check_count("sources", sources)
     config = config or EngineConfig()
     with ExitStack() as stack:
         images = {size_hw: _draw(size_hw) for size_hw in sizes_hw}

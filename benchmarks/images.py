@@ -34,12 +34,12 @@ from benchmarks.jobs import link_images, local_crew, measure_job
 from benchmarks.planted import TINY, plant_network
 from benchmarks.reach_speed import gpu_mib
 from benchmarks.trend import Sampler
+from maskjet.checks import check_count
 from maskjet.cli.options import ModelOption, WeightsOption, print_result, with_config
 from maskjet.config import EngineConfig
 from maskjet.errors import UnsupportedError, first_line
 from maskjet.host import process
 from maskjet.host.machine import describe_machine
-from maskjet.host.measuring import check_runs
 from maskjet.host.timing import percentile
 from maskjet.jobs.segments import Settings
 from maskjet.model import Model, read_network
@@ -94,7 +94,7 @@ def run(
         InputError: An argument is not as above.
     """
     began = time.monotonic()
-    check_runs(runs)
+    check_count("runs", runs)
     check_names(only, PARTS)
     config = replace(config or EngineConfig(), batch=BATCH)
     device = config.resolve_device()

@@ -23,6 +23,7 @@ import typer
 from benchmarks.command import OnlyOption, ReportOption, SizeOption, check_names, start
 from benchmarks.jpeg_kinds import DAMAGED, Image, JPEGFile, encode, make_files
 from maskjet import traffic
+from maskjet.checks import check_count
 from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_result, with_config
 from maskjet.config import EngineConfig
 from maskjet.detections import coco_annotations
@@ -179,7 +180,7 @@ def run(
         InputError: An argument is not as above.
     """
     check_names(only, PARTS)
-    measuring.check_runs(count, "count")
+    check_count("count", count)
     config = config or EngineConfig()
     device, notes = config.resolve_device(), list[str]()
     found = JpegsReport(describe_machine(), [], notes)

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from benchmarks.command import OnlyOption, ReportOption, check_names, start
 from benchmarks.planted import randomise
+from maskjet.checks import check_count
 from maskjet.cli.options import print_result, progress
 from maskjet.config import EngineConfig, RuntimeName
 from maskjet.engine.slot import count_nodes
@@ -165,7 +166,7 @@ def run(
         InputError: A name is not known, or runs is less than 1.
         UnsupportedError: There is no GPU.
     """
-    measuring.check_runs(runs)
+    check_count("runs", runs)
     check_names(sizes, SPECS, "size")
     check_names(only, RUNTIMES)
     if not torch.cuda.is_available():

@@ -27,6 +27,7 @@ from benchmarks.contest import Contest, Entry
 from benchmarks.planted import plant_detector
 from benchmarks.two_stage import CANDIDATES, SURVIVORS
 from benchmarks.two_stage_contest import to_float
+from maskjet.checks import check_count
 from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.errors import InputError, SourceError, first_line
 from maskjet.export.onnx_rewrites import REWRITES, OptimizedFile, optimize_onnx
@@ -112,7 +113,7 @@ def run(
         SourceError: The file is missing or no ONNX model.
         MissingDependencyError: onnx-ir or onnxruntime is not installed.
     """
-    measuring.check_runs(runs)
+    check_count("runs", runs)
     streets = (np.array(sample(seed, size_hw=size_hw).image) for seed in range(_IMAGES))
     images = [to_float(street, torch.device("cpu")).numpy() for street in streets]
     with TemporaryDirectory() as folder:

@@ -23,6 +23,7 @@ from benchmarks.command import DeviceOption, OnlyOption, ReportOption, check_nam
 from benchmarks.contest import Contest, Entry, take_turns
 from benchmarks.workloads import GPU_WORKLOADS, WORKLOADS, Inputs, Workload, as_listed, to_device
 from maskjet import ops
+from maskjet.checks import check_count
 from maskjet.cli.options import print_result
 from maskjet.config import EngineConfig
 from maskjet.errors import MaskjetError
@@ -128,7 +129,7 @@ def run(path: Path | None = None, *, runs: int = 30, only: Sequence[str] = (), d
         UnsupportedError: The device is not available.
         MaskjetError: An implementation does not equal the reference; nothing is written.
     """
-    measuring.check_runs(runs)
+    check_count("runs", runs)
     check_names(only, OPS)
     resolved = EngineConfig(device=device).resolve_device()
     bandwidth = measure_bandwidth(resolved)

@@ -23,6 +23,7 @@ from benchmarks.peers.loading import load_module
 from benchmarks.planted import plant_network
 from benchmarks.reach_videos import repeat
 from maskjet import load, traffic
+from maskjet.checks import check_count
 from maskjet.config import EngineConfig
 from maskjet.drawing import Redaction, Style
 from maskjet.errors import MaskjetError, UnsupportedError
@@ -117,7 +118,7 @@ def run_files(path: Path | None = None, *, device: str = "auto", runs: int = 3, 
         InputError: An argument is not as above.
         MaskjetError: A video does not have the frames that were written.
     """
-    measuring.check_runs(runs)
+    check_count("runs", runs)
     process.keep_freed_memory()  # as `maskjet run` does
     notes: list[str] = []
     with ExitStack() as stack:

@@ -27,6 +27,7 @@ from benchmarks.peers.loading import load_module
 from benchmarks.picture_files import run_files
 from benchmarks.planted import plant_network
 from maskjet import load, ops, traffic
+from maskjet.checks import check_count
 from maskjet.cli.options import print_result
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
@@ -98,7 +99,7 @@ def run(path: Path | None = None, *, runs: int = 100, only: tuple[str, ...] = ()
         InputError: An argument is not as above.
         MaskjetError: Masks are not painted as the reference paints them.
     """
-    measuring.check_runs(runs)
+    check_count("runs", runs)
     check_names(only, (*_STYLES, *_PEERS))
     cv2.setNumThreads(1)
     costs: list[PictureCost] = []

@@ -31,12 +31,12 @@ from benchmarks.reach_report import DecodingSpeed, ReachReport, StreamSpeed
 from benchmarks.reach_speed import bytes_of, measure_pcie, open_all, time_decoding, time_graphs, time_stream
 from benchmarks.reach_videos import SIZES_HW, Videos
 from maskjet import traffic
+from maskjet.checks import check_count
 from maskjet.cli.options import ModelOption, WeightsOption, print_result, with_config
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
 from maskjet.errors import UnsupportedError, first_line
 from maskjet.host import process
 from maskjet.host.machine import describe_machine
-from maskjet.host.measuring import check_runs
 from maskjet.host.timing import rotate
 from maskjet.model import Model, read_network
 from maskjet.networks import Network
@@ -158,7 +158,7 @@ def run(
     device = config.resolve_device()
     plan = LARGE if device.type == "cuda" else SMALL
     if live_streams is not None:
-        check_runs(live_streams, "live_streams")
+        check_count("live_streams", live_streams)
         plan = replace(plan, live=replace(plan.live, streams=live_streams))
     workloads = (*plan.files, plan.memory, plan.live)
     config = replace(config, batch=max(config.batch, *(each.batch for each in workloads)))

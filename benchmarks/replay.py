@@ -21,6 +21,7 @@ from benchmarks.command import DeviceOption, ReportOption, start
 from benchmarks.contest import Contest, Entry
 from benchmarks.workloads import Inputs, as_listed, to_device
 from maskjet import ops
+from maskjet.checks import check_count
 from maskjet.cli.options import print_result, progress
 from maskjet.config import EngineConfig
 from maskjet.host import measuring
@@ -142,7 +143,7 @@ def run(
         InputError: An argument or a capture is not as above.
         UnsupportedError: The implementation asked for can't run the calls.
     """
-    measuring.check_runs(runs)
+    check_count("runs", runs)
     resolved = EngineConfig(device=device).resolve_device()
     manifests = {folder: read_manifest(folder) for folder in captures}
     machine = describe_machine()

@@ -27,6 +27,7 @@ from benchmarks.command import DeviceOption, OnlyOption, ReportOption, SizeOptio
 from benchmarks.contest import Contest, Entry
 from benchmarks.peers.rfdetr import export_onnx
 from benchmarks.planted import plant_network
+from maskjet.checks import check_count
 from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.config import EngineConfig, Precision, RuntimeName
 from maskjet.detections import Detections
@@ -144,7 +145,7 @@ def run(
         MissingDependencyError: A runtime, or rfdetr, is not installed.
         UnsupportedError: The device, or ONNX Runtime on it, is not available.
     """
-    measuring.check_runs(runs)
+    check_count("runs", runs)
     check_names(names, NETWORKS)
     place = EngineConfig(device=device).resolve_device()
     images = [np.array(sample(seed, size_hw=size_hw).image) for seed in range(_IMAGES)]

@@ -28,10 +28,10 @@ from benchmarks.planted import plant_network
 from benchmarks.serve_processes import Server, run_ceiling, run_load, started
 from benchmarks.serve_report import Ceiling, ServeCost, ServeReport, agree, sum_up
 from maskjet import traffic
+from maskjet.checks import check_count
 from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_result, progress, with_config
 from maskjet.config import EngineConfig
 from maskjet.errors import MaskjetError, first_line
-from maskjet.host import measuring
 from maskjet.host.devices import choose
 from maskjet.host.machine import describe_machine
 from maskjet.model import read_network
@@ -93,7 +93,7 @@ def run(
         InputError: An argument is not as above.
         MaskjetError: A server finds other things than `predict`.
     """
-    measuring.check_runs(runs)
+    check_count("runs", runs)
     check_names(only, NAMES)
     machine, config = describe_machine(), config or EngineConfig()
     processes = processes or max(1, len(os.sched_getaffinity(0)) // 4)

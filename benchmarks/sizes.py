@@ -28,6 +28,7 @@ from benchmarks.planted import plant_detector, plant_network
 from benchmarks.two_stage import CANDIDATES
 from benchmarks.two_stage_contest import to_float
 from maskjet import load, traffic
+from maskjet.checks import check_count
 from maskjet.cli.options import print_result
 from maskjet.config import DEFAULT_THRESHOLD, EngineConfig
 from maskjet.engine.slot import GraphSlot
@@ -133,7 +134,7 @@ def run(
         InputError: An argument is not as above.
         MaskjetError: Images of many sizes are not answered as each is alone.
     """
-    measuring.check_runs(runs)
+    check_count("runs", runs)
     check_names(only, (*_WAYS, *_PEERS))
     draw = random.Random(0)
     sizes_hw = [(draw.randint(least, most), draw.randint(least, most)) for _ in range(sizes)]

@@ -26,11 +26,11 @@ from benchmarks.planted import TINY, plant_network
 from benchmarks.reach_speed import gpu_mib
 from benchmarks.trend import Sampler, Trend
 from maskjet import traffic
+from maskjet.checks import check_count
 from maskjet.cli.options import parse_size, print_result, with_config
 from maskjet.config import EngineConfig
 from maskjet.host.files import write_json
 from maskjet.host.machine import describe_machine
-from maskjet.host.measuring import check_runs
 from maskjet.model import Model
 from maskjet.spec import SPECS
 
@@ -108,7 +108,7 @@ def soak(
         size_hw: (height, width) of the videos.
         config: How to run the model; None for the defaults.
     """
-    check_runs(sources, "sources")
+    check_count("sources", sources)
     machine, config = describe_machine(), config or EngineConfig()
     on_gpu = config.resolve_device().type == "cuda"
     with TemporaryDirectory() as folder:

@@ -21,6 +21,7 @@ import typer
 
 from benchmarks.command import ReportOption, SizesOption, start
 from maskjet import load, traffic
+from maskjet.checks import check_count
 from maskjet.cli.options import parse_size, print_result
 from maskjet.detections import Detections
 from maskjet.errors import MaskjetError
@@ -72,7 +73,7 @@ def run(path: Path | None = None, *, sizes: Sequence[str] = ("1080p", "3840x2160
         InputError: An argument is not as above.
         MaskjetError: Masks differ.
     """
-    measuring.check_runs(runs)
+    check_count("runs", runs)
     costs = []
     for size in sizes:
         image = traffic.sample(seed=_SEED, size_hw=parse_size(size)).image

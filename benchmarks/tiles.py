@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from benchmarks.command import DeviceOption, OnlyOption, ReportOption, check_names, start
 from benchmarks.peers.loading import load_module
 from maskjet import load, traffic
+from maskjet.checks import check_count
 from maskjet.cli.options import parse_size, print_result
 from maskjet.detections import Detections
 from maskjet.errors import MaskjetError, UnsupportedError
@@ -258,8 +259,8 @@ def run(
         InputError: An argument is not as above.
         MaskjetError: `predict` finds other things than merging by hand.
     """
-    measuring.check_runs(frames, "frames")
-    measuring.check_runs(scored - frames + 1, "scored, less frames,")
+    check_count("frames", frames)
+    check_count("scored, less frames,", scored - frames + 1)
     check_names(only, WAYS)
     size_hw, notes = parse_size(size), []
     ways = {name: way for name, way in WAYS.items() if not only or name in only}

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from benchmarks.command import ReportOption, start
 from benchmarks.tiles import CATEGORY_IDS, FIRST_SEED, LOWERED
 from maskjet import load, traffic
+from maskjet.checks import check_count
 from maskjet.cli.options import parse_size, print_result
 from maskjet.detections import Detections
 from maskjet.host import measuring
@@ -90,7 +91,7 @@ def _make_score(found: Sequence[Detections], truths: Sequence[list[Any]]) -> Cal
 
 def run(path: Path | None, size: str, tile: int, streets: int) -> StreetsReport:
     """Score the demo model with tiles and without; raises InputError for a wrong argument."""
-    measuring.check_runs(streets, "streets")
+    check_count("streets", streets)
     size_hw, truths, found = parse_size(size), [], []
     with load("demo", device="cpu") as model:
         for number in range(streets):

@@ -20,6 +20,7 @@ from benchmarks.command import DeviceOption, OnlyOption, ReportOption, SizeOptio
 from benchmarks.planted import plant_detector
 from benchmarks.pooling import measure_pooling
 from benchmarks.two_stage_contest import BASELINE, CONTENDERS, DetectorCost, Detectors, to_float
+from maskjet.checks import check_count
 from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.config import EngineConfig
 from maskjet.host import measuring
@@ -94,7 +95,7 @@ def run(
         UnsupportedError: The device is not available.
         MissingDependencyError: torchvision is not installed.
     """
-    measuring.check_runs(runs)
+    check_count("runs", runs)
     check_names(settings, SETTINGS, "settings")
     check_names(only, CONTENDERS)
     where = EngineConfig(device=device).resolve_device()

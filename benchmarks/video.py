@@ -26,6 +26,7 @@ from benchmarks.contenders import Contender, Image, Ours, build
 from benchmarks.planted import plant_network
 from benchmarks.video_report import OutputCost, VideoCost, VideoReport
 from maskjet import traffic
+from maskjet.checks import check_count
 from maskjet.cli.options import (
     ModelOption,
     WeightsOption,
@@ -37,7 +38,7 @@ from maskjet.cli.options import (
 from maskjet.config import EngineConfig
 from maskjet.detections import Detections
 from maskjet.errors import MaskjetError
-from maskjet.host import measuring, process
+from maskjet.host import process
 from maskjet.host.machine import describe_machine
 from maskjet.host.profiling import Work, profile
 from maskjet.host.timing import percentile, play
@@ -96,8 +97,8 @@ def run(
         UnsupportedError: The device or precision is not available.
         MaskjetError: Two rungs that must find exactly the same do not.
     """
-    measuring.check_runs(runs)
-    measuring.check_runs(frames, "frames")
+    check_count("runs", runs)
+    check_count("frames", frames)
     machine = describe_machine()
     config = config or EngineConfig()
     trials: list[_Trial] = []

@@ -9,7 +9,20 @@ import pytest
 SOURCES = Path(__file__).parents[1] / "src"
 # From the ground up: a file imports from its own room and those before it.
 ROOMS = [
-    *["version", "errors", "limits", "host", "jit", "spec", "config", "postprocessing", "masks", "traffic", "ops"],
+    *[
+        "version",
+        "errors",
+        "limits",
+        "host",
+        "checks",
+        "jit",
+        "spec",
+        "config",
+        "postprocessing",
+        "masks",
+        "traffic",
+        "ops",
+    ],
     *["sources", "drawing", "detections", "tracking", "outputs", "engine", "networks", "tiling", "report", "model"],
     *["rasters", "export", "parity", "evaluation", "jobs", "serve", "cli", "__main__", ""],
 ]

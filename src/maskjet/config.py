@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from maskjet.checks import check_choice, check_count, parse_color, parse_hw
 from maskjet.errors import InputError, UnsupportedError, suggest
 from maskjet.host.devices import name_device
-from maskjet.spec import ModelSpec, check_count, parse_color
+from maskjet.spec import ModelSpec
 
 if TYPE_CHECKING:
     import torch
@@ -194,20 +195,6 @@ def torch_dtype(precision: str) -> torch.dtype:
 
     dtype: torch.dtype = getattr(torch, _DTYPES[precision])
     return dtype
-
-
-def check_choice(name: str, given: object, known: tuple[str, ...]) -> None:
-    """Raise InputError if a field's value is none of the known ones."""
-    if given not in known:
-        raise InputError(f"{name} must be one of {known}, got {given!r}{suggest(given, known, lists=False)}")
-
-
-def parse_hw(text: str, name: str = "input_size", expected: str = "WIDTHxHEIGHT, as in 640x384") -> tuple[int, int]:
-    """(height, width) of WIDTHxHEIGHT; raises InputError, with the argument's name and what is expected."""
-    found = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
-    if found is None:
-        raise InputError(f"{name} must be {expected}, got {text!r}.")
-    return int(found[2]), int(found[1])
 
 
 def _parse(name: str, text: str, kind: type) -> Any:

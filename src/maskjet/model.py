@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, U
 
 import torch
 
+from maskjet.checks import check_count, check_whole
 from maskjet.config import (
     Decoder,
     Driver,
@@ -42,7 +43,7 @@ from maskjet.sources.containers import shown_name
 from maskjet.sources.decoding import choose_decoding, choose_for_call
 from maskjet.sources.frames import Frame, kind_of_source, open_images, split_sources
 from maskjet.sources.images import ImageLike, ImageReference, split_images, to_pixels
-from maskjet.spec import ClassNames, ModelSpec, check_count, check_whole, name_classes
+from maskjet.spec import ClassNames, ModelSpec, name_classes
 from maskjet.tiling.layout import TileSize, Tiling
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from maskjet.checks import check_whole
 from maskjet.errors import InputError, suggest
-from maskjet.spec import ModelSpec, TwoStageSpec, check_whole
+from maskjet.spec import ModelSpec, TwoStageSpec
 
 Threshold = float | Mapping[str, float]
 """One threshold for all classes, or one by class name; classes not named keep theirs."""

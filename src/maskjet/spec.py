@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from maskjet import limits
+from maskjet.checks import check_whole, parse_color, shown
 from maskjet.errors import InputError, translate_errors
 from maskjet.host.printing import sanitise
 
@@ -252,37 +253,6 @@ class ModelSpec:
             given["name"] = sanitise(given["name"])
         given["class_names"] = read_class_names(given.get("class_names", {}))
         return cls(**given)
-
-
-def parse_color(name: str, text: object) -> tuple[int, int, int]:
-    """The red, green and blue bytes of #rrggbb; raises InputError for any other text, as of an argument `name`."""
-    if not isinstance(text, str) or not re.fullmatch("#[0-9a-fA-F]{6}", text):
-        raise InputError(f"{name} must be #rrggbb, as in #727272, got {shown(text)}.")
-    red, green, blue = bytes.fromhex(text[1:])
-    return red, green, blue
-
-
-def check_whole(name: str, value: object, bounds: tuple[int, int], advice: str = "") -> None:
-    """Raise InputError, as of an argument `name`, unless a value is a whole number within (least, most)."""
-    least, most = bounds
-    if type(value) is not int or not least <= value <= most:
-        raise InputError(f"{name} must be a whole number from {least} to {most}, got {shown(value)}{advice}.")
-
-
-def check_count(name: str, value: object, least: int = 1) -> None:
-    """Raise InputError unless a value is a whole number of at least this."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
-
-
-def shown(value: object) -> str:
-    """An untrusted value for a message: short and printable, and quickly made even if the value is endless or huge."""
-    values = value if isinstance(value, list | tuple) else [value]
-    if len(values) > 8 or not all(isinstance(each, int | float | str | None) for each in values):
-        return f"a {type(value).__name__}"
-    if any(isinstance(each, int) and abs(each) >= 2**64 for each in values):  # too many digits to be converted to text
-        return "a number of more than 64 bits"
-    return sanitise(repr(value))
 
 
 def _is_finite(value: object) -> bool:

@@ -64,7 +64,10 @@ def test_frames_in_memory_are_bounded(clip, monkeypatch):
 
 def test_what_is_wrong_is_named(maskjet, clip, tmp_path, monkeypatch):
     assert maskjet("bench nothing.mp4")[::2] == (3, "maskjet: source must exist, 'nothing.mp4' does not.\n")
-    assert maskjet("bench", clip, "--frames", 0)[::2] == (2, "maskjet: --frames must be at least 1, got 0.\n")
+    assert maskjet("bench", clip, "--frames", 0)[::2] == (
+        2,
+        "maskjet: --frames must be a whole number of at least 1, got 0.\n",
+    )
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "bad.jpg").write_bytes(b"\xff\xd8")
     with pytest.raises(SourceError, match="source must have a frame that can be decoded"):

@@ -486,5 +486,5 @@ def test_the_benchmark_times_what_matches(files, tmp_path):
         onnx_files.run(files("faster"), size_hw=(17, 23))
     with pytest.raises(SourceError, match=r"none\.onnx' can't be run by ONNX Runtime"):
         onnx_files.run(tmp_path / "none.onnx")
-    with pytest.raises(InputError, match="runs must be at least 1, got 0"):
+    with pytest.raises(InputError, match="runs must be a whole number of at least 1, got 0"):
         onnx_files.run(files("faster"), runs=0)

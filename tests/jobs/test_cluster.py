@@ -62,7 +62,7 @@ def test_the_largest_pool_has_all_gpus_or_cpus(cpus, gpus, device):
 @pytest.mark.parametrize(
     ("nodes", "device", "workers", "error", "message"),
     [
-        ([node(2)], "auto", 0, InputError, "workers must be at least 1, got 0"),
+        ([node(2)], "auto", 0, InputError, "workers must be a whole number of at least 1, got 0"),
         ([node(8, 2)], "cuda:1", None, InputError, "device must be auto, cpu or cuda .* got 'cuda:1'"),
         ([node(2)] * 2, "cuda", None, UnsupportedError, "needs GPUs, the cluster has 2 nodes with 4 CPUs and 0 GPUs: "),
         ([node(2)], "auto", 3, UnsupportedError, "at most 2, one per CPU, got 3: the cluster has 1 node with 2 CPUs"),

@@ -63,8 +63,8 @@ def test_images_do_not_touch_each_other():
         ({"groups": torch.zeros(1, 2, dtype=torch.int32)}, r"groups must be int32 \[1, 3\] on cpu, got int32 \[1, 2\]"),
         ({"iou_threshold": torch.nan}, r"iou_threshold must be 0\.\.1, got nan"),
         ({"iou_threshold": "1"}, r"iou_threshold must be 0\.\.1, got 1"),
-        ({"max_output": 0}, "max_output must be at least 1, got 0"),
-        ({"max_output": 1.5}, r"max_output must be at least 1, got 1\.5"),
+        ({"max_output": 0}, "max_output must be a whole number of at least 1, got 0"),
+        ({"max_output": 1.5}, r"max_output must be a whole number of at least 1, got 1\.5"),
     ],
 )
 def test_what_is_wrong_is_named(changes, message):

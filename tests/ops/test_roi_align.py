@@ -102,8 +102,8 @@ def test_images_have_their_own_features():
         ({"scales": (1, 0.5)}, r"scales must be one power of two per level, 1, each half .*, got \(1, 0\.5\)"),
         ({"scales": (0.0,)}, "scales must be one power of two"),
         ({"scales": ("a",)}, "scales must be numbers, one per level"),
-        ({"size": 0}, "size must be at least 1, got 0"),
-        ({"size": True}, "size must be at least 1, got True"),
+        ({"size": 0}, "size must be a whole number of at least 1, got 0"),
+        ({"size": True}, "size must be a whole number of at least 1, got True"),
     ],
 )
 def test_what_is_wrong_is_named(changes, message):

@@ -118,10 +118,10 @@ def test_boxes_are_clamped():
         ({"class_map": [0, 1, 2**31]}, "class_map must be numbers"),
         ({"class_map": torch.tensor([0.0, 1, 2])}, "class_map must be int, got float32"),
         ({"class_map": torch.tensor([0, 1, 2**32])}, "class_map must hold class ids of 32 bits"),
-        ({"max_detections": True}, "max_detections must be at least 1, got True"),
-        ({"max_detections": 0}, "max_detections must be at least 1, got 0"),
+        ({"max_detections": True}, "max_detections must be a whole number of at least 1, got True"),
+        ({"max_detections": 0}, "max_detections must be a whole number of at least 1, got 0"),
         ({"max_detections": 2**40}, "max_detections must be at most 134,217,728 here, got 1,099,511,627,776"),
-        ({"num_select": "7"}, "num_select must be at least 1 or None, got 7"),
+        ({"num_select": "7"}, "num_select must be a whole number of at least 1, got '7'"),
     ],
 )
 def test_bad_input_is_named(change, message):

@@ -73,7 +73,7 @@ def test_processes_draw_the_same_streets_in_order(monkeypatch):
 
 
 def test_what_is_wrong_is_named(tmp_path, folder):
-    with pytest.raises(InputError, match="count must be at least 1, got 0"):
+    with pytest.raises(InputError, match="count must be a whole number of at least 1, got 0"):
         Traffic(0)
     with pytest.raises(
         SourceError, match=r"data must be a folder with annotations.json, .* or data.yaml, .* has none of them"

@@ -106,9 +106,9 @@ def test_a_data_set_holds_the_truth(annotations, tmp_path):
 @pytest.mark.parametrize(
     ("write", "options", "message"),
     [
-        (write_video, {"frames": 0}, "frames must be at least 1, got 0"),
+        (write_video, {"frames": 0}, "frames must be a whole number of at least 1, got 0"),
         (write_video, {"size_hw": (97, 160)}, r"size_hw must be even for a video, got \(97, 160\)"),
-        (write_coco, {"images": 0}, "images must be at least 1, got 0"),
+        (write_coco, {"images": 0}, "images must be a whole number of at least 1, got 0"),
         (write_coco, {"images": 1, "annotations": "box"}, "annotations must be 'rle' or 'polygon', got 'box'"),
     ],
 )

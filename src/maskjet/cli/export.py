@@ -7,8 +7,8 @@ from typing import Annotated, cast, get_args
 
 import typer
 
+from maskjet.checks import parse_hw
 from maskjet.cli.options import JsonOption, WeightsOption, completing, option, print_result
-from maskjet.config import parse_hw
 from maskjet.networks.exported.metadata import Precision
 from maskjet.spec import MODELS
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from maskjet.checks import check_count
 from maskjet.cli import signals
 from maskjet.cli.choosing import ClassesOption, ThresholdOption, parse_thresholds, split_list
 from maskjet.cli.flags import add_command
@@ -205,8 +206,8 @@ def _make_workers(
         if workers is not None:
             raise InputError(f"workers must come with --ray, got {workers} alone. On this machine choose --devices.")
         places = choose(devices or _every_device(config), config.check_cpu, parse_processes(processes))
-        if streams is not None and streams < 1:
-            raise InputError(f"streams must be at least 1, got {streams}.")
+        if streams is not None:
+            check_count("streams", streams)
         if streams is not None and streams > SEGMENTS_PER_GPU and any(place.device != "cpu" for place in places):
             raise InputError(f"streams must be at most {SEGMENTS_PER_GPU} on a GPU, got {streams}.")
         at_once = streams or choose_streams(places)

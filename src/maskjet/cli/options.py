@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from maskjet.checks import parse_hw
 from maskjet.cli.flags import in_flags
-from maskjet.config import EngineConfig, parse_hw
+from maskjet.config import EngineConfig
 from maskjet.errors import InputError
 from maskjet.host.printing import printable
 from maskjet.outputs.label_options import LabelOptions

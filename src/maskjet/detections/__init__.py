@@ -1,4 +1,4 @@
-"""Detections of one image, and what can be made of them: JSON, pictures, crops, and other packages' types."""
+"""Detections of one image, and conversions: JSON, pictures, crops, and other packages' types."""
 
 from maskjet.detections.data import Detections, assemble, join
 from maskjet.detections.fields import are_finite, check_finite

@@ -38,12 +38,12 @@ def cut(
 
 
 def _widen(start: float, end: float, size: int) -> tuple[int, int]:
-    """The whole pixels of an image's side that an interval touches, at least one."""
+    """Round an interval outwards to whole pixels within 0..size, at least one pixel."""
     first = min(max(math.floor(start), 0), size - 1)
     return first, min(max(math.ceil(end), first + 1), size)
 
 
 def center(start: float, end: float, side: int, size: int) -> int:
-    """The start of an interval of another length about the same centre, moved into the image if it fits."""
+    """Start of an interval of length `side` with the same centre, moved into 0..size if it fits."""
     moved = min(max(int(start + end - side) // 2, 0), size - side)
     return moved if side <= size else (size - side) // 2

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import limits
-from maskjet.config import check_choice
+from maskjet.checks import check_choice
 from maskjet.detections import pictures
 from maskjet.detections.crops import Background, Shape, cut
 from maskjet.detections.fields import check_array, check_fields, check_finite, masks_of, pick_rows
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from maskjet.sources.images import ImageLike, ImageReference
 
-_MOST_CLASSES = 8  # that `repr` counts one by one
+_MOST_CLASSES = 8  # classes that `repr` lists one by one
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -60,19 +60,19 @@ class Detections:
     xyxy: NDArray[np.float32]
     """float32 [n, 4]: boxes in pixels, clamped to the image."""
     confidence: NDArray[np.float32]
-    """float32 [n]: 0..1."""
+    """float32 [n]: confidences, 0..1."""
     class_id: NDArray[np.int32]
-    """int32 [n]: keys of `class_names`."""
+    """int32 [n]: class ids, keys of `class_names`."""
     rle: list[dict[str, Any]] | None = None
     """n COCO RLEs, {"size": [H, W], "counts": bytes}; None from a detector without masks."""
     class_names: Mapping[int, str] = field(default_factory=dict)
     """Class id to name; a class without a name is called by its id."""
     track_id: NDArray[np.int64] | None = None
-    """int64 [n]: the same number for the same thing in all frames, -1 until it is confirmed; None without tracking."""
+    """int64 [n]: id of the instance across frames, -1 until its track is confirmed; None without tracking."""
     track_class_id: NDArray[np.int64] | None = None
-    """int64 [n]: class of each one's track, by vote; its `class_id` where it has no track; None without tracking."""
+    """int64 [n]: class of each detection's track, by vote; its `class_id` without a track; None without tracking."""
     filled: NDArray[np.bool_] | None = None
-    """bool [n]: whether it was added by `maskjet.tracking.smooth`; None where nothing was."""
+    """bool [n]: whether the detection was added by `maskjet.tracking.smooth`; None without smoothing."""
     _remembered: ClassVar[ImageReference | None] = None  # for `draw`; set on single instances by `remember`
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class Detections:
         return len(self.xyxy)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields for copies and pickles, with masks that nobody has asked for yet."""
+        """State for copies and pickles; makes masks that were not requested yet."""
         return {"rle": self.rle} | {name: value for name, value in vars(self).items() if name != "_cut_rle"}
 
     def __repr__(self) -> str:
@@ -128,7 +128,7 @@ class Detections:
         )
 
     def with_tracks(self, track_id: NDArray[np.int64], track_class_id: NDArray[np.int64] | None = None) -> Detections:
-        """The same detections, with the identities that a tracker gives them.
+        """The same detections with the ids and classes of their tracks.
 
         Args:
             track_id: int64 [n], -1 for none.
@@ -143,7 +143,7 @@ class Detections:
         return self._with(track_id=track_id, track_class_id=classes)
 
     def _with(self, **fields: Any) -> Detections:
-        """A copy with other fields, which are known to be right, of the same image."""
+        """Copy with some fields replaced, unchecked; the image reference is kept."""
         changed = object.__new__(Detections)
         vars(changed).update(vars(self), **fields)
         return changed
@@ -154,12 +154,12 @@ class Detections:
         return np.array(self.names(), dtype=np.str_)
 
     def names(self) -> list[str]:
-        """`class_name` as Python's own text, which NumPy's ends at trailing zeros."""
+        """`class_name` as a list of str; NumPy's type would strip trailing NULs."""
         return [self.class_names.get(class_id, str(class_id)) for class_id in self.class_id.tolist()]
 
     @property
     def area(self) -> NDArray[np.int64]:
-        """int64 [n]: pixels inside each mask; without masks, inside each box, rounded, 0 if that is no number."""
+        """int64 [n]: pixels of each mask; without masks, area of each box, rounded, 0 if not finite."""
         if self.rle is not None:
             return np.array([coco_rle.area(rle) for rle in self.rle], dtype=np.int64)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -261,7 +261,7 @@ class Detections:
         return {**columns, **corners, "area": self.area, **self.tracks()}
 
     def tracks(self) -> dict[str, NDArray[Any]]:
-        """Copies of the fields of tracks, as far as they are there."""
+        """Copies of `track_id`, `track_class_id` and `filled`, by name; those that are None are left out."""
         fields = {"track_id": self.track_id, "track_class_id": self.track_class_id, "filled": self.filled}
         return {name: values.copy() for name, values in fields.items() if values is not None}
 
@@ -414,13 +414,13 @@ class Detections:
 
 
 class _MadeOnDemand:
-    """`Detections.rle` of instances that `assemble` made, until it is asked for; then it is a plain attribute."""
+    """Descriptor of `Detections.rle`: makes the RLEs of `assemble` on first access, then stores them."""
 
     def __get__(self, found: Detections | None, _owner: type[Detections]) -> list[dict[str, Any]] | None:
         if found is None:
-            return None  # the default, which the class had
+            return None  # the dataclass field's default
         rle: list[dict[str, Any]] | None = vars(found).setdefault("rle", vars(found)["_cut_rle"]())
-        return rle  # the same list for all threads, whichever was first
+        return rle  # all threads get the list that was stored first
 
 
 Detections.rle = _MadeOnDemand()  # type: ignore[assignment] # after the dataclass has read the field's default
@@ -434,7 +434,7 @@ def assemble(
     class_names: Mapping[int, str],
     cut_rle: Callable[[], list[dict[str, Any]]] | None,
 ) -> Detections:
-    """Build detections of fields that are known to be right, without the checks, which take 10 µs with 25 masks.
+    """Build detections from trusted fields, without checks, which take 10 µs with 25 masks.
 
     `cut_rle` makes the RLEs when they are first asked for, perhaps in several threads at once; None without masks.
     """
@@ -450,7 +450,7 @@ def assemble(
 
 
 def join(first: Detections, second: Detections) -> Detections:
-    """Detections of one image, and others of it behind them; without tracks."""
+    """Concatenate two sets of detections of one image; tracks are dropped."""
     return Detections(
         first.image_size,
         np.concatenate([first.xyxy, second.xyxy]),

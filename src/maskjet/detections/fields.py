@@ -1,4 +1,4 @@
-"""Checks of the fields of `Detections`, and of what indexes them."""
+"""Checks of the fields and indices of `Detections`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from maskjet.errors import InputError
 
 
 def check_fields(found: Any) -> None:
-    """Raise InputError if a field has another type, dtype or shape than `Detections` says."""
+    """Raise InputError if a field differs in type, dtype or shape from the definition in `Detections`."""
     try:  # plain Python throughout: this runs for every frame
         height, width = map(operator.index, found.image_size)
     except (TypeError, ValueError) as error:
         raise InputError(f"image_size must be (height, width) in pixels, got {found.image_size!r}.") from error
     if not 0 <= min(height, width) <= max(height, width) < 2**31:
         raise InputError(f"image_size must be at least 0 and below 2**31, got {found.image_size}.")
-    object.__setattr__(found, "image_size", (height, width))  # whatever integers and sequence it was given as
+    object.__setattr__(found, "image_size", (height, width))  # normalised to a tuple of Python integers
     if not isinstance(found.class_names, Mapping):
         raise InputError(f"class_names must be names by class id, got {type(found.class_names).__name__}.")
     count = len(found.xyxy) if isinstance(found.xyxy, np.ndarray) and found.xyxy.ndim else 0
@@ -58,7 +58,7 @@ def check_array(name: str, value: Any, dtype: Any, shape: tuple[int, ...]) -> No
 
 
 def pick_rows(index: Any, count: int) -> NDArray[np.intp]:
-    """The positions that an index of `Detections` picks, all within 0..count - 1."""
+    """Convert an index of `Detections` to positions, all within 0..count - 1."""
     if isinstance(index, slice):
         return np.arange(count)[index]
     chosen: NDArray[Any] = np.asarray(index)
@@ -96,23 +96,23 @@ def to_text(name: str, value: Any) -> str:
 
 
 def to_floats(name: str, rows: list[Any], shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Numbers as float32 [n, *shape]; text is refused, even if NumPy could parse it."""
+    """Convert numbers to float32 [n, *shape]; refuses text, even if NumPy could parse it."""
     if not rows:
         return np.empty((0, *shape), dtype=np.float32)
     numbers = np.array(rows)
     if numbers.dtype.kind not in "iuf":
         raise InputError(f"{name} must be numbers, got {numbers.dtype}.")
-    with np.errstate(over="raise"):  # or a number too large becomes infinite
+    with np.errstate(over="raise"):  # else large numbers would become infinite
         return numbers.astype(np.float32)
 
 
 def are_finite(found: Any) -> NDArray[np.bool_]:
-    """Which detections have a finite box and confidence, bool [n]."""
+    """Whether box and confidence of each detection are finite, bool [n]."""
     return np.asarray(np.isfinite(found.xyxy).all(axis=1) & np.isfinite(found.confidence))
 
 
 def check_finite(found: Any) -> None:
-    """Raise InputError if a box or confidence is not finite: files of text have no such numbers."""
+    """Raise InputError if a box or confidence is not finite: text formats have no such numbers."""
     is_finite = are_finite(found)
     if not is_finite.all():
         i = int(is_finite.argmin())
@@ -123,7 +123,7 @@ def check_finite(found: Any) -> None:
 
 
 def masks_of(found: Any, method: str) -> list[dict[str, Any]]:
-    """The RLEs of detections; raises InputError, with the method that needs them, if there are none."""
+    """The RLEs of detections; raises InputError, naming the calling `method`, if there are none."""
     if found.rle is None:
         raise InputError(f"{method}() needs masks, and a model without a mask head made these detections.")
     masks: list[dict[str, Any]] = found.rle

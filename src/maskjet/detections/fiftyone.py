@@ -9,7 +9,7 @@ import numpy as np
 from maskjet.host.extras import require
 from maskjet.masks import coco_rle
 
-_NUDGE = 1e-6  # pixels: FiftyOne cuts off fractions, and a share of 1 may be just below its pixel
+_NUDGE = 1e-6  # pixels: FiftyOne truncates, and a relative coordinate may lie just below its pixel
 
 
 def make_fiftyone(found: Any) -> Any:

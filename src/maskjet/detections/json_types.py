@@ -1,4 +1,4 @@
-"""Detections as JSON types: of `Detections.as_dict`, of COCO results and of COCO annotations."""
+"""Convert detections to JSON types: `Detections.as_dict`, COCO results and COCO annotations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from maskjet.errors import InputError, translate_errors
 from maskjet.masks import coco_rle
 
 CocoKind = Literal["segm", "bbox"]
-"""Kind of COCO results: of masks or of boxes."""
+"""Kind of COCO results: "segm" for masks, "bbox" for boxes."""
 
 
 def as_dict(found: Any) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def as_dict(found: Any) -> dict[str, Any]:
 
 
 def read_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `Detections` by name, out of what `as_dict` returns; see `Detections.from_dict`."""
+    """Fields of `Detections` by name, from the output of `as_dict`; see `Detections.from_dict`."""
     with translate_errors(InputError, "fields must be what Detections.as_dict returns"):
         found = fields["detections"]
         has_rle = fields["has_masks"] and not any("polygons" in entry for entry in found)

@@ -16,7 +16,7 @@ from maskjet.masks.stray_pixels import MaskPixels
 if TYPE_CHECKING:
     from maskjet.sources.images import ImageLike, ImageReference
 
-_GREY = 128  # of the canvas where there is no image
+_GREY = 128  # canvas colour if there is no image
 
 
 class DrawOptions(TypedDict, total=False):
@@ -49,7 +49,7 @@ def draw(found: Any, image: NDArray[np.uint8], style: DrawOptions) -> NDArray[np
 
 
 def pixels_of(found: Any, image: ImageLike | None, seen: ImageReference | None) -> NDArray[np.uint8]:
-    """The image that is given, or else the one that `predict` saw, checked to be the one of these detections."""
+    """The given image, or else the one that `predict` saw; its size is checked against the detections."""
     from maskjet.sources.images import to_image
 
     pixels = _load(seen) if image is None else to_image(image, "image")
@@ -87,7 +87,7 @@ def save(
 
 
 def encode_png(found: Any, seen: ImageReference | None) -> bytes:
-    """A PNG for notebooks; on a grey canvas where the image is not held any more."""
+    """Encode a PNG for notebooks; on a grey canvas if the image is no longer available."""
     from maskjet.drawing import showing
 
     try:
@@ -100,5 +100,5 @@ def encode_png(found: Any, seen: ImageReference | None) -> bytes:
 
 
 def _load(seen: ImageReference | None) -> NDArray[np.uint8] | None:
-    """The image that `predict` saw; None if nothing holds it any more."""
+    """The image that `predict` saw; None if it is no longer available."""
     return None if seen is None else seen.image()

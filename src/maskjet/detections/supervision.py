@@ -32,7 +32,7 @@ def make_supervision(found: Any, masks: Any) -> Any:
 
 
 def read_fields(found: Any, image_size: tuple[int, int]) -> dict[str, Any]:
-    """The fields of `Detections` by name, out of supervision's; see `Detections.from_supervision`."""
+    """Fields of `Detections` by name, from supervision's type; see `Detections.from_supervision`."""
     with translate_errors(InputError, "found must be supervision.Detections"):
         count, ids = len(found), found.tracker_id
         classes = [0] * count if found.class_id is None else found.class_id
@@ -51,7 +51,7 @@ def read_fields(found: Any, image_size: tuple[int, int]) -> dict[str, Any]:
 
 
 def _to_compact(rles: Sequence[dict[str, Any]], size_hw: tuple[int, int]) -> Any:
-    """A `CompactMask` made of each mask's own tight box, as masks may leave their detection's box.
+    """Build a `CompactMask` from each mask's tight box, since masks may exceed their detection's box.
 
     Its `from_coco_rle` makes the same one in Python's loops, which take 13 to 18 times as long, and longer than dense
     masks (benchmarks.supervision_masks).

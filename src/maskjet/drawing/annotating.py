@@ -21,7 +21,7 @@ from maskjet.sources.counts import Count, describe_count
 _FILL = 108  # opacity of a mask's inside, in 256ths
 _SHIFT = 4  # binary digits of a pixel's fractions in OpenCV's coordinates
 _WHITE, _DARK = (255, 255, 255), (20, 24, 28)
-_ARROW = 12  # times a line's width, its length
+_ARROW = 12  # length of an arrow, in line widths
 
 
 def annotate(
@@ -98,7 +98,7 @@ def _paint_masks(
     canvas: NDArray[np.uint8], masks: Runs, colours: NDArray[np.uint8], *, style: DrawStyle, line: int
 ) -> None:
     """Tint the masks and draw their outlines."""
-    import torch  # takes a second, and a style alone needs none
+    import torch  # takes a second to import; styles alone do not need it
 
     from maskjet.ops import paint
     from maskjet.ops.paint.outline import WIDEST
@@ -109,7 +109,7 @@ def _paint_masks(
 
 
 def _is_visible(xyxy: NDArray[np.float32], size_hw: tuple[int, int]) -> NDArray[np.bool_]:
-    """Which boxes are finite and touch the image, bool [n]; none if the image is empty."""
+    """Select boxes that are finite and touch the image, bool [n]; none if the image is empty."""
     height, width = size_hw
     x, y = xyxy[:, ::2], xyxy[:, 1::2]
     touches = (x.max(axis=1) >= 0) & (x.min(axis=1) <= width) & (y.max(axis=1) >= 0) & (y.min(axis=1) <= height)
@@ -117,7 +117,7 @@ def _is_visible(xyxy: NDArray[np.float32], size_hw: tuple[int, int]) -> NDArray[
 
 
 def _frames(xyxy: NDArray[np.float64], size_hw: tuple[int, int], line: int) -> NDArray[np.int64]:
-    """Outer edges of the boxes' lines, which are centred on the boxes' edges as far as the image allows.
+    """Outer edges of the drawn frames; lines are centred on the boxes' edges, and moved into the image.
 
     Returns:
         int64 [n, 4], left, top, right, bottom in pixels, right and bottom exclusive, inside the image, no side shorter
@@ -132,7 +132,7 @@ def _frames(xyxy: NDArray[np.float64], size_hw: tuple[int, int], line: int) -> N
 
 @compiled("void(uint8[:, :, ::1], Array(int64, 2, 'C', True), Array(uint8, 2, 'A', True), int64)")
 def draw_frames(canvas: NDArray[np.uint8], frames: NDArray[np.int64], colours: NDArray[np.uint8], line: int) -> None:
-    """Draw the sides of boxes, the first one's on top; boxes whose sides meet are filled."""
+    """Draw the frames of boxes, the first box on top; boxes thinner than two lines are filled."""
     for i in range(len(frames) - 1, -1, -1):
         left, top, right, bottom = frames[i]
         for y in range(top, bottom):

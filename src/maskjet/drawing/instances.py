@@ -13,10 +13,10 @@ class Instances(Protocol):
     """Instances found on one image; `maskjet.Detections` are."""
 
     def __len__(self) -> int:
-        """Their number, n."""
+        """Number of instances, n."""
 
     def __getitem__(self, index: Any) -> Self:
-        """Some of them, by a mask or positions."""
+        """Select instances by a bool mask or by indices."""
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -28,11 +28,11 @@ class Instances(Protocol):
 
     @property
     def confidence(self) -> NDArray[np.float32]:
-        """float32 [n]: 0..1."""
+        """float32 [n]: confidences, 0..1."""
 
     @property
     def class_id(self) -> NDArray[np.int32]:
-        """int32 [n]: keys of `class_names`."""
+        """int32 [n]: class ids, keys of `class_names`."""
 
     @property
     def track_id(self) -> NDArray[np.int64] | None:

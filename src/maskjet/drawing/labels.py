@@ -1,4 +1,4 @@
-"""Labels of instances: their texts, and places where none covers another."""
+"""Labels of instances: texts, and placement without overlap."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from maskjet.jit import Ints, compiled
 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _LONGEST_NAME = 60  # characters of a class name that are drawn
-_SHORTEST_NAME = 4  # characters of a name that stay if it is cut to save width
-_NAME = "\0"  # stands for the name in a template, which has printable characters only
+_SHORTEST_NAME = 4  # fewest characters kept when a name is cut
+_NAME = "\0"  # placeholder for the name: templates have only printable characters
 _USUAL_WIDTH = 0.2  # share of the image's width to which names are cut
 
 Rectangles = NDArray[np.int64]
@@ -28,18 +28,18 @@ Rectangles = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Label:
-    """A label and its place."""
+    """A label: text and position."""
 
     instance: int
-    """Position of its detection."""
+    """Index of the labelled detection; -1 for none."""
     text: str
-    """Text, drawable and not empty."""
+    """Text to draw: printable, not empty."""
     plate: tuple[int, int, int, int]
-    """Its background: left, top, right, bottom in pixels, right and bottom exclusive, inside the image."""
+    """Background rectangle: left, top, right, bottom in pixels, right and bottom exclusive, inside the image."""
 
 
 def arrange_labels(detections: Instances, frames: Rectangles, *, style: DrawStyle, measures: Measures) -> list[Label]:
-    """Choose the labels' texts and places, so that no label covers another; one that finds no place is left out.
+    """Choose texts and places of labels without overlap; labels that find no place are left out.
 
     Large boxes choose first, which in video is calmer than by confidence: on 120 frames of two demo videos 6.5 % of the
     labels change their place from one frame to the next, against 7.6 %.
@@ -66,7 +66,7 @@ def arrange_labels(detections: Instances, frames: Rectangles, *, style: DrawStyl
 
 
 def place_label(text: str, middle: NDArray[np.floating], size_hw: tuple[int, int], measures: Measures) -> Label | None:
-    """Place a text that belongs to no instance about a point (x, y), inside the image; None if it is wider."""
+    """Place a text without an instance around a point (x, y), inside the image; None if it does not fit."""
     size = np.array([_width(text := _drawable(text), measures) + 2 * measures.pad, _plate_height(measures)])
     room = np.array(size_hw[::-1]) - size
     if (room < 0).any():
@@ -76,7 +76,7 @@ def place_label(text: str, middle: NDArray[np.floating], size_hw: tuple[int, int
 
 
 def write_label(canvas: NDArray[np.uint8], label: Label, colour: tuple[int, ...], measures: Measures) -> None:
-    """Write a label's text on its plate of a colour."""
+    """Write a label's text on its plate, which has this colour."""
     left, top, _, _ = label.plate
     start = left + measures.pad, top + _letters(measures)[0] + measures.pad // 8
     letters = letters_on(colour)
@@ -95,7 +95,7 @@ def _letters(measures: Measures) -> tuple[int, int]:
 
 
 def _texts(detections: Instances, style: DrawStyle) -> list[tuple[str, str, str]]:
-    """Name of each label, empty if not written, and the texts before and behind it."""
+    """Split the text of each label into name ("" if not shown), text before and text after."""
     words, forms, texts = parse_template(style.template), {}, []
     ids = [-1] * len(detections) if detections.track_id is None else detections.track_id.tolist()
     columns = detections.class_name.tolist(), detections.confidence.tolist(), ids, detections.class_id.tolist()
@@ -112,14 +112,14 @@ def _texts(detections: Instances, style: DrawStyle) -> list[tuple[str, str, str]
 
 
 def _drawable(name: str) -> str:
-    """A class name for OpenCV, cut if long; unprintable characters become "?", as surrogates would end the process."""
+    """Make a class name drawable: cut it, and replace unprintable characters, which could crash OpenCV, by "?"."""
     shown = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
     return shown if shown.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in shown)
 
 
 @lru_cache(maxsize=4096)
 def _fit(name: str, before: str, after: str, room: int, measures: Measures) -> tuple[str, int]:
-    """Join the parts, the name cut if the text is wider than usual, and left out if wider than `room` pixels.
+    """Join the parts; a wide name is cut, and left out if the text is still wider than `room` pixels.
 
     Returns:
         The text and its width in pixels; "" and 0 if even without the name it is wider.
@@ -168,7 +168,7 @@ def place_plates(
         if wide == 0 or wide > width or high > height:
             continue
         left, top, right, bottom = frames[i]
-        flush, beside = right - wide, left - wide  # with the box's right side, left of the box
+        flush, beside = right - wide, left - wide  # x of a label right-aligned with the box, and of one to its left
         above, low = top - high, bottom - high
         xs = (left, flush, left, left, flush, right, beside, flush, left, right, beside, flush)
         ys = (above, above, bottom, top, bottom, top, top, top, low, low, low, low)

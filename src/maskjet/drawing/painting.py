@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from maskjet.sources.source import Frame
 
 _DEFAULT = DrawStyle()
-_HOLD = 5  # frames of a video
-_LENGTH = 30  # frames of a trail
+_HOLD = 5  # default of `Redaction.hold` for video, in frames
+_LENGTH = 30  # length of a trail in frames
 _MARGIN_SHARE = 0.01  # of the longer side: masks come from grids of 78 to 192 cells a side
 
 
@@ -65,14 +65,14 @@ def draw(image: ImageLike, detections: Instances, style: Style = _DEFAULT) -> ND
 
 
 class Trails:
-    """The ways of a source's tracks over their last 30 frames: the middles of their boxes' bottom edges."""
+    """Trails of a source's tracks: bottom centres of their boxes over the last 30 frames."""
 
     def __init__(self) -> None:
         self._frame = 0
-        self._ways: dict[int, deque[tuple[int, float, float]]] = {}  # frame, x, y; the last one first
+        self._ways: dict[int, deque[tuple[int, float, float]]] = {}  # by id: (frame, x, y), newest first
 
     def follow(self, xyxy: NDArray[np.float32], track_id: NDArray[np.int64]) -> list[NDArray[np.float64]]:
-        """Take note of the next frame's tracks.
+        """Append the next frame's tracks to their trails.
 
         Returns:
             Per detection its way, float64 [k, 2], points (x, y), the last one first; empty without a track.
@@ -115,15 +115,15 @@ class Painter:
 
     def __init__(self, style: Style = _DEFAULT, *, overwrites: bool = False, overwrites_frames: bool = False) -> None:
         self._style, self._overwrites, self._overwrites_frames = style, overwrites, overwrites_frames
-        self._of_thread = threading.local()  # its `canvas` is the last picture, to be overwritten
-        self._held: dict[int, tuple[str, HeldRegion, Trails]] = {}  # by stream, with the name of its source
+        self._of_thread = threading.local()  # `canvas`: the last picture, reused as memory
+        self._held: dict[int, tuple[str, HeldRegion, Trails]] = {}  # by stream: source name, state
 
     def paint(self, frame: Frame, detections: Instances) -> NDArray[np.uint8]:
         """Draw the next frame of a source; result and errors are those of `draw`."""
         return self.prepare(frame, detections)()
 
     def prepare(self, frame: Frame, detections: Instances) -> Callable[[], NDArray[np.uint8]]:
-        """Register the next frame of a source; returns a function that draws it, at any time and in any thread."""
+        """Register the next frame of a source; returns a function that draws it, at any time, in any thread."""
         _check_size(frame.size_hw, detections)
         held, trails = self._hold(frame, detections)
         region = _find_redacted(detections, self._style, held) if isinstance(self._style, Redaction) else None
@@ -141,7 +141,7 @@ class Painter:
         return painted
 
     def _copy(self, frame: Frame) -> NDArray[np.uint8]:
-        """The frame's image in new memory, or in that of the thread's last picture."""
+        """Copy the frame's image, into the memory of the thread's last picture if that may be overwritten."""
         canvas, shape = getattr(self._of_thread, "canvas", None), (*frame.size_hw, 3)
         if canvas is None or canvas.shape != shape:
             canvas = np.empty(shape, np.uint8)
@@ -151,7 +151,7 @@ class Painter:
         return canvas
 
     def _hold(self, frame: Frame, detections: Instances) -> tuple[HeldRegion | None, Sequence[NDArray[np.float64]]]:
-        """The region held from earlier frames of a source, and its tracks' trails; None and () if neither is asked for.
+        """Return a source's held region and its tracks' trails, None and () where the style needs none.
 
         A list may have images and videos, so this is decided for each frame.
         """
@@ -171,7 +171,7 @@ def _paint(
     redacted: Region | None,
     trails: Sequence[NDArray[np.float64]] = (),
 ) -> NDArray[np.uint8]:
-    """Draw into the image, checked; see `draw`. `redacted` is the region of a redaction, or a quarter of it."""
+    """Draw into a checked image; see `draw`. `redacted` is the redacted region, at full or half resolution."""
     if isinstance(style, DrawStyle):
         annotate(canvas, detections, style, trails)
         return canvas
@@ -188,7 +188,7 @@ def _paint(
 
 
 def _find_redacted(detections: Instances, style: Redaction, held: HeldRegion | None = None) -> Region:
-    """The region that is redacted, with all that is held; of video a quarter of it, by squares.
+    """The region to redact, including held pixels; for video at half resolution, in squares of 2 × 2.
 
     What is held is video, where squares of 2 × 2 pixels share their chroma: a pixel outside would show some of one
     inside. So its region is one of whole squares, which is also found four times as fast.
@@ -203,7 +203,7 @@ def _find_redacted(detections: Instances, style: Redaction, held: HeldRegion | N
 
 
 def _enlarge(region: Region, shape: tuple[int, ...]) -> Region:
-    """A region of an image's size from one of its squares of 2 × 2 pixels, or as it is."""
+    """Upsample a region of 2 × 2 squares to the image; return one of the image's size unchanged."""
     if region.shape == shape[:2]:
         return region
     doubled = (region * np.uint16(0x0101)).view(np.uint8).repeat(2, axis=0)  # ten times as fast as cv2.resize

@@ -1,4 +1,4 @@
-"""Regions of a picture: the union of masks, grown by a margin, and held for some frames."""
+"""Regions to redact: unions of masks, grown by a margin and held for some frames."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from maskjet.jit import compiled
 from maskjet.masks import coco_rle
 
 Region = NDArray[np.uint8]
-"""uint8 [H, W], 1 inside, 0 outside; of pixels or squares of pixels."""
+"""uint8 [H, W]: 1 inside, 0 outside; one value per pixel or per square of pixels."""
 
 
 def pick(detections: Instances, classes: Sequence[str] | None) -> Instances:
-    """The detections of the classes of these names, all for None; raises InputError if their model lacks one."""
+    """Select detections by class names, None for all; raises InputError for a name the model does not know."""
     if classes is None:
         return detections
     ids = detections.class_id.tolist()
     names = [detections.class_names.get(class_id, str(class_id)) for class_id in ids]
-    # Detections read from JSON name the classes that were found alone, so that a name may only be missing in them.
+    # Detections from JSON list only the classes found, so a missing name there is no error.
     if len(detections.class_names) > len(set(ids)):
         known = {*detections.class_names.values(), *names}
         for name in classes:
@@ -36,7 +36,7 @@ def pick(detections: Instances, classes: Sequence[str] | None) -> Instances:
 
 
 def unite(detections: Instances, square: int = 1) -> Region:
-    """The union of all masks, in squares with a side of so many pixels, of which any is inside.
+    """The union of all masks; a square of `square` × `square` pixels is inside if any of its pixels is.
 
     A detection without a mask, or with an empty one, counts with its box.
 
@@ -52,7 +52,7 @@ def unite(detections: Instances, square: int = 1) -> Region:
 
 
 def grow(region: Region, margin: int) -> Region:
-    """A region with all pixels up to `margin` rows and columns away from one inside."""
+    """Dilate a region by `margin` rows and columns in all directions."""
     if margin == 0 or not region.any():
         return region
     left, top, width, height = cv2.boundingRect(region)
@@ -66,14 +66,14 @@ def grow(region: Region, margin: int) -> Region:
 
 
 class HeldRegion:
-    """A region of a source's frames that pixels leave only `hold` frames, up to 254, after they were inside last."""
+    """A source's region in which pixels stay for `hold` more frames, up to 254, after they were last inside."""
 
     def __init__(self, hold: int) -> None:
         self._hold = hold
-        self._left: NDArray[np.uint8] | None = None  # frames for which each pixel stays inside, this one included
+        self._left: NDArray[np.uint8] | None = None  # remaining frames of each pixel, this one included
 
     def add_to(self, region: Region) -> None:
-        """Add to the next frame's own region the pixels that are held."""
+        """Add the held pixels to the next frame's region, in place."""
         if self._left is None:
             self._left = np.zeros_like(region)
         elif self._left.shape != region.shape:
@@ -95,7 +95,7 @@ def _fill_box(region: Region, box: NDArray[np.float32], number: int) -> None:
 
 
 def stretch(left: NDArray[np.uint8], size_hw: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Counts for a frame of another size: each of its pixels gets the most of those that it touches."""
+    """Resize counts to another frame size; each pixel gets the maximum of those it overlaps."""
     if not left.size or 0 in size_hw:
         return np.zeros(size_hw, np.uint8)
     for axis, side in enumerate(size_hw):
@@ -107,7 +107,7 @@ def stretch(left: NDArray[np.uint8], size_hw: tuple[int, ...]) -> NDArray[np.uin
 
 @compiled("void(uint8[:, ::1], uint8[:, ::1], int64)")
 def count_down(region: Region, left: NDArray[np.uint8], most: int) -> None:
-    """Set the counts of pixels inside to `most`, lower the others by one, and add those not at 0 to the region."""
+    """Reset counts to `most` inside the region, decrement the others; add pixels with counts to the region."""
     inside, counts, top = region.reshape(region.size), left.reshape(region.size), np.uint8(most)
     for i in range(region.size):
         counts[i] = top if inside[i] else np.uint8(counts[i] - np.uint8(counts[i] > 0))

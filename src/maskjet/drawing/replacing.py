@@ -1,4 +1,4 @@
-"""Pixels of a region replaced, by a colour or by a mosaic of other pixels."""
+"""Replace the pixels of a region by a colour, a mosaic or a blur."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from maskjet.drawing.regions import Region
 from maskjet.drawing.style import parse_replacement
 from maskjet.jit import compiled
 
-_CELLS = 64  # along an image's longer side, of a mosaic
-_SMALLEST_CELL = 4  # pixels
-_ROWS = 256  # whose sum 16 bits hold
-_GREY = 128.0  # of a mosaic, where no pixel gives a colour
+_CELLS = 64  # mosaic cells along an image's longer side
+_SMALLEST_CELL = 4  # pixels, smallest side of a mosaic cell
+_ROWS = 256  # rows of bytes whose sum fits into 16 bits
+_GREY = 128.0  # colour of a mosaic without any sampled pixel
 
 
 def replace(image: NDArray[np.uint8], replaced: Region, sampled: Region, replace_with: str) -> NDArray[np.uint8]:
-    """Replace pixels; those not sampled have no influence on the replacement.
+    """Replace the pixels of a region; only sampled pixels influence the replacement.
 
     Args:
         image: uint8 [H, W, 3], RGB, contiguous; may be overwritten.
@@ -36,14 +36,14 @@ def replace(image: NDArray[np.uint8], replaced: Region, sampled: Region, replace
         return np.asarray(cv2.copyTo(cv2.cvtColor(image, cv2.COLOR_RGB2RGBA), 1 - replaced, kept))
     if replacement == "mosaic" or replacement == "blur":
         filling = _fill_cells(image, sampled, is_smooth=replacement == "blur")
-    else:  # np.full takes 40 times as long
+    else:  # cv2.rectangle: np.full takes 40 times as long
         filling = np.empty_like(image)
         cv2.rectangle(filling, (0, 0), image.shape[1::-1], replacement, cv2.FILLED)
     return np.asarray(cv2.copyTo(filling, replaced, image))
 
 
 def _fill_cells(image: NDArray[np.uint8], sampled: Region, *, is_smooth: bool) -> NDArray[np.uint8]:
-    """The means of the sampled pixels in square cells, uint8 [H, W, 3]; if smooth, interpolated between the cells."""
+    """Fill with the mean sampled colour per square cell, uint8 [H, W, 3]; interpolated if smooth."""
     height, width = sampled.shape
     cell = max(round(max(height, width) / _CELLS), _SMALLEST_CELL)
     sums = np.zeros((-(-height // cell), -(-width // cell), 4))
@@ -52,13 +52,13 @@ def _fill_cells(image: NDArray[np.uint8], sampled: Region, *, is_smooth: bool) -
     if is_smooth:
         size = cells.shape[1] * cell, cells.shape[0] * cell
         whole = cv2.resize(cv2.GaussianBlur(cells, (3, 3), 0), size, interpolation=cv2.INTER_LINEAR)
-    else:  # cv2.resize takes four times as long
+    else:  # np.repeat: cv2.resize takes four times as long
         whole = cells.repeat(cell, axis=1).repeat(cell, axis=0)
     return np.asarray(whole[:height, :width], np.uint8)
 
 
 def _complete(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Means of cells, float64 [h, w, 3]; one without pixels takes the interpolated mean of larger surroundings.
+    """Mean colour of cells, float64 [h, w, 3]; cells without pixels are interpolated from a coarser level.
 
     `sums`, float64 [h, w, 4], has the sums of red, green and blue, and the number of pixels.
     """
@@ -77,13 +77,13 @@ def _complete(sums: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @compiled("void(uint8[:, :, ::1], Array(uint8, 2, 'C', True), int64, float64[:, :, ::1])")
 def sum_cells(image: NDArray[np.uint8], sampled: Region, cell: int, out: NDArray[np.float64]) -> None:
-    """Add up red, green, blue and number of an image's [H, W, 3] sampled pixels by cell of `out`, [h, w, 4], zeroed."""
+    """Sum red, green, blue and count of sampled pixels of [H, W, 3] per cell into `out`, [h, w, 4], zeroed."""
     height, width = sampled.shape
-    reds, greens, blues, counts = sums = np.zeros((4, width), np.uint16)  # by column, which is what vectorises
+    reds, greens, blues, counts = sums = np.zeros((4, width), np.uint16)  # per column, so that loops vectorise
     for y in range(height):
         line, mask = image[y].reshape(3 * width), sampled[y]
         for x in range(width):
-            taken = np.uint8(-mask[x])  # all bits, or none
+            taken = np.uint8(-mask[x])  # all bits set, or none
             reds[x] += line[3 * x] & taken
             greens[x] += line[3 * x + 1] & taken
             blues[x] += line[3 * x + 2] & taken

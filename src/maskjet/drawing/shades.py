@@ -1,4 +1,4 @@
-"""Colours of instances: a hue per class, and shades that keep neighbours apart without flickering in video.
+"""Colours of instances: a hue per class, and shades that tell neighbours apart without flicker in video.
 
 A shade is a phase on a circle, 0..1. Around it lightness, chroma and a little of the hue go up and down, so that it has
 no ends at which a slowly changing phase would have to jump.
@@ -20,21 +20,21 @@ from numpy.typing import NDArray
 
 from maskjet.jit import compiled
 
-_PHASES = 64  # per table; one step is invisible
-_LIGHTNESS, _LIGHTNESS_SWING = 0.74, 0.11  # OKLab
-_MOST_CHROMA, _CHROMA_SHARE, _SHARE_SWING = 0.16, 0.84, 0.16  # OKLCH; shares of the most that sRGB shows
-_HUE_SWING = 14.0  # degrees
-_FIRST_HUE = 225.0  # degrees
-_GOLDEN_ANGLE = 137.508  # degrees; its multiples stay apart for any number of classes
+_PHASES = 64  # entries of a colour table; one step is invisible
+_LIGHTNESS, _LIGHTNESS_SWING = 0.74, 0.11  # OKLab lightness: mean and swing
+_MOST_CHROMA, _CHROMA_SHARE, _SHARE_SWING = 0.16, 0.84, 0.16  # OKLCH; shares of the largest chroma in sRGB
+_HUE_SWING = 14.0  # degrees around the hue of a class
+_FIRST_HUE = 225.0  # degrees, hue of class 0
+_GOLDEN_ANGLE = 137.508  # degrees between classes; multiples stay apart for any number of them
 
-_APART = 0.25  # phases between neighbours
-_ROUNDS = 40  # of pushing; further ones change no shade visibly
+_APART = 0.25  # wanted phase difference of neighbours
+_ROUNDS = 40  # relaxation steps; more change no shade visibly
 
-_GOLDEN_SECTION = (5**0.5 - 1) / 2  # its multiples' fractions stay apart, too
+_GOLDEN_SECTION = (5**0.5 - 1) / 2  # fractions of its multiples stay apart, too
 _GREY = 150
 
 _DARK, _LIGHT = (20, 24, 28), (255, 255, 255)
-_MIDDLE_LUMINANCE = 0.2  # on it, dark and light letters have the same contrast (WCAG 2)
+_MIDDLE_LUMINANCE = 0.2  # at this luminance dark and light letters contrast equally (WCAG 2)
 
 
 def class_colour(class_id: int) -> tuple[int, int, int]:
@@ -46,7 +46,7 @@ def class_colour(class_id: int) -> tuple[int, int, int]:
 def colour_instances(
     xyxy: NDArray[np.float64], class_id: NDArray[np.int32], size_hw: tuple[int, int], *, is_by_class: bool
 ) -> NDArray[np.uint8]:
-    """Choose the instances' colours.
+    """Choose the colours of instances.
 
     Args:
         xyxy: float64 [n, 4], boxes in pixels, finite.
@@ -126,7 +126,7 @@ def _to_linear(
 def spread_phases(
     xyxy: NDArray[np.float64], groups: NDArray[np.int64], height: int, width: int, out: NDArray[np.float64]
 ) -> None:
-    """Choose phases, 0..1: by position, then pushed apart between neighbours of one group.
+    """Choose phases, 0..1: initialised by position, then pushed apart between neighbours of one group.
 
     Two boxes are neighbours up to a distance of the sum of their sides; up to half of it they get the full distance of
     phases if others leave room for it.
@@ -135,7 +135,7 @@ def spread_phases(
     for i in range(count):
         x, y = (xyxy[i, 0] + xyxy[i, 2]) / (2 * width), (xyxy[i, 1] + xyxy[i, 3]) / (2 * height)
         out[i] = 2 * x + y
-    pairs, most = 0, 16 * count  # with more neighbours, no shades are far enough apart
+    pairs, most = 0, 16 * count  # with more neighbours shades cannot be far enough apart
     first, second, wanted = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most)
     for i in range(count):
         left, top, right, bottom = xyxy[i]
@@ -151,7 +151,7 @@ def spread_phases(
                 pairs += 1
     push = np.empty(count)
     for _ in range(_ROUNDS):
-        push[:] = 0  # all pairs at once, so that the order of the detections does not matter
+        push[:] = 0  # applied for all pairs at once: independent of the order of detections
         for k in range(pairs):
             difference = out[first[k]] - out[second[k]]
             difference -= np.floor(difference + 0.5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,16 +10,17 @@ from functools import lru_cache
 from itertools import compress
 from typing import Any, Literal, cast, get_args
 
+from maskjet.checks import to_count
 from maskjet.drawing.templates import parse_template
 from maskjet.errors import InputError, suggest
 from maskjet.masks.stray_pixels import MaskPixels, check_mask_pixels
 
 Effect = Literal["mosaic", "blur", "transparent"]
-"""Replacements of pixels, besides a colour."""
+"""Ways to replace pixels other than by a colour."""
 COLOURS: Mapping[str, tuple[int, int, int]] = {"black": (0, 0, 0), "white": (255, 255, 255), "grey": (128, 128, 128)}
-"""RGB of the colours that have a name here."""
+"""RGB of the named colours."""
 MOST_HELD = 254
-"""Most frames of `Redaction.hold`; a pixel's count is a byte."""
+"""Largest `Redaction.hold`, in frames; counts are bytes."""
 
 ColorBy = Literal["class", "instance"]
 """Property of an instance that sets its hue."""
@@ -43,7 +43,7 @@ class DrawStyle:
     ids: bool = True
     """Whether ids of tracks are written, as in "car #7", where there are some."""
     trails: bool = True
-    """Whether video shows the ways that tracks have come in their last 30 frames."""
+    """Whether video shows the trails of tracks over their last 30 frames."""
     label: str | None = None
     """Template of labels in place of `labels`, `ids` and `scores`, as "{name} {confidence:.0%} #{track}"; a field is
     also {class_id}. A word between blanks is left out where it has no value, as #{track} without a track."""
@@ -82,7 +82,7 @@ class DrawStyle:
 
     @property
     def template(self) -> str:
-        """`label`, or the template that the switches amount to; empty for no labels."""
+        """`label`, or the template made of `labels`, `ids` and `scores`; empty for no labels."""
         words = compress(("{name}", "#{track}", "{confidence:.2f}"), (self.labels, self.ids, self.scores))
         return " ".join(words) if self.label is None else self.label
 
@@ -122,8 +122,8 @@ class Redaction:
 
     def __post_init__(self) -> None:
         _check_replacing(self)
-        margin = _check_count("margin", self.margin, "a number of pixels of at least 0", math.inf)
-        hold = _check_count("hold", self.hold, f"a number of frames, 0 to {MOST_HELD}", MOST_HELD)
+        margin = to_count("margin", self.margin, "a number of pixels of at least 0", math.inf)
+        hold = to_count("hold", self.hold, f"a number of frames, 0 to {MOST_HELD}", MOST_HELD)
         object.__setattr__(self, "margin", margin)
         object.__setattr__(self, "hold", hold)
 
@@ -191,7 +191,7 @@ def refuse_transparency(style: Style, out: str) -> None:
 
 
 def _check_replacing(style: Redaction | Cutout) -> None:
-    """Check the fields that both have, and make the classes a tuple."""
+    """Check the fields shared by `Redaction` and `Cutout`, and convert the classes to a tuple."""
     classes: Any = style.classes
     if classes is not None:
         is_names = isinstance(classes, Sequence) and not isinstance(classes, str | bytes)
@@ -205,38 +205,25 @@ def _check_replacing(style: Redaction | Cutout) -> None:
         raise InputError("on_top must be None with replace_with='transparent'.")
 
 
-def _check_count(name: str, value: Any, expected: str, most: float) -> int | None:
-    """Check a whole number or None; returns it as Python's `int`, which does not overflow as NumPy's do."""
-    if value is None:
-        return None
-    try:
-        number = -1 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = -1
-    if not 0 <= number <= most:
-        raise InputError(f"{name} must be {expected}, or None, got {value!r}.")
-    return number
-
-
 @dataclass(frozen=True, eq=False)  # hashed twice per label
 class Measures:
     """Sizes in pixels that suit an image; see `measure`."""
 
     line: int
-    """Width of boxes and outlines."""
+    """Line width of boxes and outlines, in pixels."""
     font_scale: float
     """OpenCV's scale of the letters; 0.5 are letters for 720p."""
     weight: int
     """OpenCV's thickness of the letters."""
     pad: int
-    """Space between a label's text and its sides."""
+    """Padding around a label's text, in pixels."""
 
 
 @lru_cache
 def measure(size_hw: tuple[int, int], line_width: float | None) -> Measures:
-    """Choose sizes for an image, in proportion to its sides in pixels; letters never get too small to be read."""
+    """Choose sizes in proportion to the image; letters stay large enough to be read."""
     height, width = size_hw
-    scale = min(math.sqrt(height * width) / 960, min(size_hw) / 360)  # 1 for 720p; less for a long strip
+    scale = min(math.sqrt(height * width) / 960, min(size_hw) / 360)  # 1 at 720p; less for elongated images
     line = min(1.5 * scale if line_width is None else line_width, *size_hw, _WIDEST)
     font_scale = max(0.5 * scale, _SMALLEST_FONT)
     return Measures(

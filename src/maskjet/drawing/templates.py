@@ -1,4 +1,4 @@
-"""Texts of labels by a template, such as "{name} {confidence:.0%} #{track}"."""
+"""Parse label templates, such as "{name} {confidence:.0%} #{track}"."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from string import Formatter
 from maskjet.errors import InputError
 
 _SAMPLES: Mapping[str, str | float] = {"name": "car", "confidence": 0.9, "track": 7, "class_id": 3}
-# Characters, doubled braces, and fields; their formats have no fields within, and no width that takes memory.
+# A word: characters, doubled braces and fields; formats are without nested fields and large widths.
 _FORMAT = r"[<>^+]?0?[0-9]{0,2}(?:\.[0-9])?[defg%]?"
 _WORD = re.compile(rf"(?:[^{{}}]|{{{{|}}}}|{{name}}|{{(?:confidence|track|class_id)(?::{_FORMAT})?}})*")
-_LONGEST = 100  # characters of a template
+_LONGEST = 100  # most characters of a template
 
 
 def parse_template(template: str) -> Sequence[tuple[str, frozenset[str]]]:
@@ -27,7 +27,7 @@ def parse_template(template: str) -> Sequence[tuple[str, frozenset[str]]]:
 @lru_cache(maxsize=256)
 def _find_fields(word: str) -> frozenset[str]:
     if _WORD.fullmatch(word):
-        with suppress(ValueError):  # a format of another type, as {confidence:d}
+        with suppress(ValueError):  # a format for another type, such as {confidence:d}
             word.format_map(_SAMPLES)
             return frozenset(field for _, field, *_ in Formatter().parse(word) if field)
     fields = ", ".join(map("{{{}}}".format, _SAMPLES))

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from maskjet.checks import check_count
 from maskjet.errors import InputError, SourceError
 from maskjet.host import process
 from maskjet.host.machine import describe_machine
-from maskjet.host.measuring import MeasuredReport, check_runs
+from maskjet.host.measuring import MeasuredReport
 from maskjet.host.profiling import profile
 from maskjet.host.tables import shown
 from maskjet.host.timing import percentile, play, rotate
@@ -104,7 +105,7 @@ def measure_source(
         InputError: frames is less than 1, or the source is live.
         SourceError: The source can't be opened, or has no frame.
     """
-    check_runs(frames, "frames")
+    check_count("frames", frames)
     name, images, decode_ms = _decode(source, frames)
     with process.garbage_frozen():  # as `maskjet run` does
         play(model.stream(rotate(images, _WARM_UP), depth=max(DEPTHS)))

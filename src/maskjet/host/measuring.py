@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from maskjet.errors import InputError
 from maskjet.host.files import write_json
 from maskjet.host.machine import Machine
 from maskjet.host.tables import as_table
@@ -40,9 +39,3 @@ class MeasuredReport(ABC):
 
     def __str__(self) -> str:
         return "\n".join([as_table(self.rows()), str(self.machine), *self.notes])
-
-
-def check_runs(runs: int, name: str = "runs") -> None:
-    """Raise InputError if a number of runs, or of items, is less than 1."""
-    if runs < 1:
-        raise InputError(f"{name} must be at least 1, got {runs}.")

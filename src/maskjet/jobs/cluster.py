@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from maskjet.checks import check_count
 from maskjet.errors import InputError, UnsupportedError, first_line
 from maskjet.host.devices import SEGMENTS_PER_GPU
 from maskjet.host.extras import require
@@ -118,8 +119,8 @@ def fit(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None) 
     """
     cpus, gpus = (sum(node.get(kind, 0) for node in nodes) for kind in ("CPU", "GPU"))
     has = f"the cluster has {len(nodes)} node{'s' * (len(nodes) != 1)} with {cpus:g} CPUs and {gpus:g} GPUs"
-    if workers is not None and workers < 1:
-        raise InputError(f"workers must be at least 1, got {workers}.")
+    if workers is not None:
+        check_count("workers", workers)
     if device not in ("auto", "cpu", "cuda"):
         raise InputError(
             f"device must be auto, cpu or cuda on a Ray cluster, which gives each worker its own; got {device!r}."

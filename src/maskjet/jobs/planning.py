@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from maskjet.checks import check_count
 from maskjet.errors import InputError, SourceError
 from maskjet.jobs import storage
 from maskjet.jobs.finding import Finder, hash_path
 from maskjet.jobs.segments import Segment, SourceFile
 from maskjet.sources import keyframes
-from maskjet.spec import check_count
 
 
 def plan(sources: Any, *, recursive: bool = False, seconds: float = 10.0, images: int = 128) -> Iterator[Segment]:

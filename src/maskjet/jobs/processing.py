@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from maskjet import limits
+from maskjet.checks import check_count
 from maskjet.errors import InputError, SourceError, translate_errors
 from maskjet.jobs import storage
 from maskjet.jobs.rows import FoundFrame, TableBuilder, arrow
@@ -20,7 +21,7 @@ from maskjet.sources.ahead import Encoded, image_threads, load_ahead, read_encod
 from maskjet.sources.image_headers import stated_size_hw
 from maskjet.sources.keyframes import CannotEnterError, Entry, VideoPart, open_part
 from maskjet.sources.source import Frame, Source
-from maskjet.spec import TwoStageSpec, check_count
+from maskjet.spec import TwoStageSpec
 from maskjet.tiling.layout import UNCUT, Tiling
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""Masks that are never dense: RLE, outlines, strips and stray pixels."""
+"""Operations on masks without dense arrays: RLE, outlines, strips and stray pixels."""

@@ -29,29 +29,29 @@ RLE = Mapping[str, Any]
 Counts = NDArray[np.int64]
 
 BYTES_PER_COUNT = 7
-"""Most bytes of one count in a string; each holds five bits, and the topmost bit is the sign."""
+"""Most bytes of an encoded count; each holds five bits, and the topmost bit is the sign."""
 MOST_PIXELS = 2 ** (5 * BYTES_PER_COUNT - 1) - 1
-"""Most pixels of a mask such that its counts and their differences fit into BYTES_PER_COUNT bytes."""
-_MOST_SIDE = 2**31 - 1  # so that the product of two fits into 64 bits
+"""Largest mask, in pixels, whose counts and their differences fit into BYTES_PER_COUNT bytes."""
+_MOST_SIDE = 2**31 - 1  # pixels; the product of two sides fits into 64 bits
 
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs of pixels inside some masks of one size, in column-major order."""
+    """Runs of foreground pixels of n masks of one size, in column-major order."""
 
     size_hw: tuple[int, int]
     """Height and width of the masks in pixels."""
     spans: NDArray[np.int64]
-    """int64 [r, 2]: the first pixel of each run and the one behind its last; runs may touch, and none is empty."""
+    """int64 [r, 2]: start and exclusive end pixel of each run; runs may touch, and none is empty."""
     firsts: NDArray[np.int64]
-    """int64 [n + 1]: `spans[firsts[i] : firsts[i + 1]]` are mask i's, in ascending order."""
+    """int64 [n + 1]: offsets; `spans[firsts[i] : firsts[i + 1]]` are the runs of mask i, ascending."""
 
     def __len__(self) -> int:
         """The number of masks."""
         return len(self.firsts) - 1
 
     def unite(self, square: int = 1) -> NDArray[np.uint8]:
-        """The squares of which any pixel is inside any of the masks, uint8 [H, W] in squares, rounded up; 1 inside."""
+        """Union of all masks at the resolution of squares, rounded up, uint8 [H, W]: 1 if any pixel is inside."""
         height, width = self.size_hw
         region = np.zeros((-(-height // square), -(-width // square)), np.uint8)
         _fill(self.spans, height, 0, 0, square, region)
@@ -136,7 +136,7 @@ def decode_crop(rle: RLE) -> tuple[int, int, NDArray[np.uint8]]:
 
 
 def to_runs(rles: Sequence[RLE], size_hw: tuple[int, int]) -> Runs:
-    """Read masks of one size, all at once.
+    """Decode the runs of RLEs of one size.
 
     Raises:
         InputError: An RLE is malformed, or of another size.
@@ -144,7 +144,7 @@ def to_runs(rles: Sequence[RLE], size_hw: tuple[int, int]) -> Runs:
     limits.check("mask_pixels", size_hw[0] * size_hw[1], "rle has")
     strings, as_here = [], [*size_hw]
     for rle in rles:
-        # As `Detections` has them; all checks take ten times as long.
+        # Fast path for RLEs in the form of `Detections`; all checks take ten times as long.
         given, string = (rle.get("size"), rle.get("counts")) if type(rle) is dict else (None, None)
         if type(given) is list and given == as_here and type(string) is bytes:
             strings.append(string)
@@ -158,7 +158,7 @@ def to_runs(rles: Sequence[RLE], size_hw: tuple[int, int]) -> Runs:
     spans, firsts = np.empty((len(data) // 2 + 1, 2), np.int64), np.zeros(len(strings) + 1, np.int64)
     found = _read_strings(data, lengths, size_hw[0] * size_hw[1], spans, firsts)
     if found < len(strings):
-        area(rles[found])  # raises
+        area(rles[found])  # raises the error
     return Runs(size_hw, spans[: firsts[-1]], firsts)
 
 
@@ -169,7 +169,7 @@ def iou(rle: RLE, other: RLE) -> float:
     if size != other_size:
         raise InputError(f"other must have the size of rle, {list(size)}, got {list(other_size)}.")
     (ends, inside), (other_ends, other_inside) = _sums(counts), _sums(other_counts)
-    shared = int(np.diff(np.interp(other_ends, ends, inside))[1::2].sum())  # floats hold such numbers exactly
+    shared = int(np.diff(np.interp(other_ends, ends, inside))[1::2].sum())  # exact: float64 holds these integers
     union = int(inside[-1] + other_inside[-1]) - shared
     return shared / union if union else 1.0
 
@@ -204,7 +204,7 @@ def polygons(
 
 
 def read_counts(rle: RLE) -> tuple[Counts, tuple[int, int]]:
-    """Run lengths and (height, width), checked: no length is negative, and their sum is height × width."""
+    """Read and check run lengths and (height, width): lengths are at least 0 and sum to height × width."""
     (height, width), counts = _fields(rle)
     pixels = height * width
     limits.check("mask_pixels", pixels, "rle has")
@@ -212,7 +212,7 @@ def read_counts(rle: RLE) -> tuple[Counts, tuple[int, int]]:
         runs, total = _expand(counts, pixels)
     else:
         runs = _run_lengths(counts)
-        total = int(runs.sum())  # no overflow: fewer than 2**31 lengths below 2**32 fit into memory
+        total = int(runs.sum())  # no overflow: memory holds fewer than 2**31 lengths, each below 2**32
     if total != pixels:
         got = "more" if total > pixels else total
         raise InputError(f"counts must sum to {height} × {width} = {pixels}, got {got}.")
@@ -220,7 +220,7 @@ def read_counts(rle: RLE) -> tuple[Counts, tuple[int, int]]:
 
 
 def _sums(counts: Counts) -> tuple[Counts, Counts]:
-    """Pixels before each run, and those of them that are inside; and of the whole mask."""
+    """Cumulative pixel counts at each run start and at the end: all pixels, and those inside."""
     inside = counts * (np.arange(len(counts)) % 2)
     return np.append(0, counts).cumsum(), np.append(0, inside).cumsum()
 
@@ -231,7 +231,7 @@ def _box(runs: Runs) -> tuple[int, int, int, int]:
         return 0, 0, 0, 0
     x, y = np.divmod(runs.spans - (0, 1), runs.size_hw[0])  # of the first and last pixel of each run
     top, bottom = int(y[:, 0].min()), int(y[:, 1].max()) + 1
-    if (x[:, 0] < x[:, 1]).any():  # goes on from the bottom of one column to the top of the next
+    if (x[:, 0] < x[:, 1]).any():  # a run continues into the next column
         top, bottom = 0, runs.size_hw[0]
     return int(x[0, 0]), top, int(x[-1, 1]) + 1, bottom
 
@@ -241,9 +241,9 @@ def _fields(rle: RLE) -> tuple[tuple[int, int], Any]:
     try:
         height, width = rle["size"]
         counts = rle["counts"]
-        are_plain = type(height) is type(width) is int  # as nearly always, and then quick
+        are_plain = type(height) is type(width) is int  # fast path for the usual types
         sides = (height, width) if are_plain else (operator.index(height), operator.index(width))
-    except Exception as error:  # an RLE from outside may be anything, and raise anything
+    except Exception as error:  # untrusted input: any type, any exception
         raise InputError(f"rle must be {{'size': [H, W], 'counts': ...}}, got {_shorten(rle)}.") from error
     is_bool = not are_plain and (isinstance(height, bool) or isinstance(width, bool))
     if is_bool or not (0 <= sides[0] <= _MOST_SIDE and 0 <= sides[1] <= _MOST_SIDE):
@@ -252,7 +252,7 @@ def _fields(rle: RLE) -> tuple[tuple[int, int], Any]:
 
 
 def _expand(string: bytes | str, most: int) -> tuple[Counts, int]:
-    """Run lengths of a string and their sum; reading stops once the sum exceeds `most`."""
+    """Decode the run lengths of a string and their sum; stops once the sum exceeds `most`."""
     data = np.frombuffer(_to_bytes(string), dtype=np.uint8)
     counts = np.empty(len(data), dtype=np.int64)
     found, total = _read_string(data, counts, most)
@@ -262,7 +262,7 @@ def _expand(string: bytes | str, most: int) -> tuple[Counts, int]:
 
 
 def _to_bytes(string: bytes | str) -> bytes:
-    """A string's bytes; other characters than ASCII, lone surrogates included, become bytes that are invalid in it."""
+    """Encode an RLE string; non-ASCII characters become bytes that are invalid in it."""
     return string.encode("utf-8", "surrogatepass") if isinstance(string, str) else string
 
 
@@ -310,7 +310,7 @@ def write_string(counts: Counts, out: NDArray[np.uint8]) -> int:
 
 @compiled("UniTuple(int64, 2)(Array(uint8, 1, 'C', True), int64[::1], int64)")
 def _read_string(data: NDArray[np.uint8], counts: Counts, most: int) -> tuple[int, int]:
-    """Fill `counts`, which has room for one per byte, until their sum exceeds `most`, itself at most 2**62.
+    """Decode run lengths into `counts`, one slot per byte, until their sum exceeds `most`, up to 2**62.
 
     Returns:
         Number of counts and their sum; (-1, 0) if the string is malformed.
@@ -341,7 +341,7 @@ def _read_string(data: NDArray[np.uint8], counts: Counts, most: int) -> tuple[in
 
 @compiled("int64(Array(uint8, 1, 'C', True), int64[::1], int64, int64[:, ::1], int64[::1])")
 def _read_strings(data: NDArray[np.uint8], lengths: Ints, pixels: int, spans: Ints, firsts: Ints) -> int:
-    """Fill `spans` and `firsts` from the strings of masks, one behind the other; see `Runs`.
+    """Decode concatenated RLE strings into `spans` and `firsts`; see `Runs`.
 
     Returns:
         The number of masks read, before the first that is malformed or has another number of pixels.
@@ -381,7 +381,7 @@ def count_runs(mask: NDArray[np.uint8]) -> Counts:
 
 @compiled("void(Array(int64, 2, 'C', True), int64, int64, int64, int64, uint8[:, ::1])")
 def _fill(spans: Ints, height: int, left: int, top: int, square: int, out: NDArray[np.uint8]) -> None:
-    """Set the squares of pixels of runs to 1 in `out`: the crop of a mask whose first pixel is (left, top)."""
+    """Set the squares touched by runs to 1 in `out`, a crop of the mask that begins at (left, top)."""
     for number in range(len(spans)):
         start, end = spans[number]
         while start < end:  # one column at a time

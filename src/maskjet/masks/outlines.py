@@ -1,4 +1,4 @@
-"""Outlines of a mask's parts and holes as polygons."""
+"""Polygons around the connected parts and holes of a mask."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from maskjet.errors import InputError
 
 Holes = Literal["fill", "keep", "cut"]
-"""Holes in polygons: left out, so that they are filled; polygons of their own; or cut open to the part's outline."""
+"""Treatment of holes: filled, kept as separate polygons, or joined to the outer outline by a cut."""
 Along = Literal["centers", "edges"]
-"""Where outlines run: through the centres of border pixels, as OpenCV draws; or along their edges, as in data sets."""
+"""Course of outlines: through the centres of border pixels, as in OpenCV; or along their outer edges."""
 Line = NDArray[np.float32]
-_FARTHEST = 1e6  # pixels: as any larger tolerance, of which OpenCV refuses some
-_EXACT = 0.1  # pixels: a smaller tolerance leaves out no corner of a part of one pixel
+_FARTHEST = 1e6  # pixels; replaces larger tolerances, some of which OpenCV refuses
+_EXACT = 0.1  # pixels; at smaller tolerances all corners are kept
 
 
 def trace(
@@ -51,7 +51,7 @@ def trace(
 
 
 def _to_edges(line: NDArray[np.int32]) -> NDArray[np.int32]:
-    """A contour of a mask of twice the size as one along the pixels' edges, with its corners alone.
+    """Convert a contour of the mask at double size to one along pixel edges, corners only.
 
     Its points are in the pixels' quarters. OpenCV steps diagonally only over a corner that both quarters touch.
     """
@@ -62,7 +62,7 @@ def _to_edges(line: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 def _simplify(line: NDArray[np.int32], tolerance: float) -> Line:
-    """Douglas-Peucker; where that leaves less than a triangle, with half the tolerance, and so on."""
+    """Simplify by Douglas-Peucker; the tolerance is halved until at least a triangle is left."""
     tolerance = min(tolerance, _FARTHEST)
     while tolerance >= _EXACT:
         simple = cv2.approxPolyDP(line, tolerance, closed=True)[:, 0]
@@ -73,8 +73,8 @@ def _simplify(line: NDArray[np.int32], tolerance: float) -> Line:
 
 
 def _cut_open(line: Line, holes: list[Line]) -> Line:
-    """Join holes to their part's outline: from the leftmost point of each, leftwards, a cut there and back."""
-    for hole in sorted(holes, key=lambda hole: float(hole[:, 0].min())):  # so that a cut never meets a hole to come
+    """Join holes to the outer outline by a two-way cut leftwards from each hole's leftmost point."""
+    for hole in sorted(holes, key=lambda hole: float(hole[:, 0].min())):  # left to right: no cut crosses a later hole
         first = int(hole[:, 0].argmin())
         x, y = hole[first]
         (x1, y1), (x2, y2) = line.T, np.roll(line, -1, axis=0).T

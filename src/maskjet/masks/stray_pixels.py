@@ -1,4 +1,4 @@
-"""Stray pixels of masks: those outside the box, or in small parts; dropped from the runs, without a dense mask."""
+"""Drop stray pixels of masks, outside the box or in small parts, on runs, without dense masks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from maskjet.jit import Ints, compiled
 from maskjet.masks.coco_rle import BYTES_PER_COUNT, RLE, Runs, to_runs, write_string
 
 MaskPixels = Literal["raw", "box", "largest"]
-"""Pixels of a mask that are kept: all; those inside its box; or those of its large parts."""
-# A third keeps 55 % of the pixels that instances cut in two have beside their largest part (400 drawn streets), and it
-# drops 67 % of the demo model's stray ones (60 streets). A fifth: 75 and 40 %; a half: 20 and 89 %.
-_LARGE = 3  # a part is large if it has at least one in so many pixels of the largest one
-_BYTES = 54  # most memory that is taken per run of a column
+"""Pixels of a mask to keep: all, those inside its box, or those of its large connected parts."""
+# One third keeps 55 % of the pixels in smaller parts of occluded instances (400 drawn streets), and drops 67 % of the
+# demo model's stray pixels (60 streets). One fifth: 75 and 40 %; one half: 20 and 89 %.
+_LARGE = 3  # a part is large with at least 1/3 of the largest part's pixels
+_BYTES = 54  # most bytes of memory per piece
 Spans = NDArray[np.int64]
 
 
@@ -32,12 +32,12 @@ def check_mask_pixels(value: Any) -> None:
 def keep_pixels(
     rles: Sequence[RLE], xyxy: NDArray[np.float32], size_hw: tuple[int, int], mask_pixels: MaskPixels
 ) -> list[dict[str, Any]]:
-    """Keep pixels of n masks of a (height, width); see `keep_in_runs`, which also names the errors."""
+    """Drop stray pixels of n RLEs of one (height, width); see `keep_in_runs`."""
     return write_masks(keep_in_runs(to_runs(rles, size_hw), xyxy, mask_pixels))
 
 
 def write_masks(runs: Runs) -> list[dict[str, Any]]:
-    """The RLEs of masks of whose runs no two touch."""
+    """Encode runs, no two of which touch, as RLEs."""
     height, width = map(int, runs.size_hw)
     strings = []
     for first, end in pairwise(runs.firsts.tolist()):
@@ -47,7 +47,7 @@ def write_masks(runs: Runs) -> list[dict[str, Any]]:
 
 
 def keep_in_runs(runs: Runs, xyxy: NDArray[np.float32], mask_pixels: MaskPixels) -> Runs:
-    """Keep pixels of n masks: "box" those in float32 [n, 4], boxes in pixels, or "largest"; see `Detections`.
+    """Drop stray pixels of n masks: "box" keeps those inside `xyxy`, float32 [n, 4] in pixels; see `MaskPixels`.
 
     Raises:
         InputError: The masks need more memory than `limits.masks_bytes`.
@@ -67,7 +67,7 @@ def keep_in_runs(runs: Runs, xyxy: NDArray[np.float32], mask_pixels: MaskPixels)
 
 
 def count_pieces(runs: Runs) -> int:
-    """The pieces of all masks' runs, cut at the columns' ends; `cut` makes no more."""
+    """Number of pieces after cutting all runs at column ends; an upper bound for `cut`."""
     return _count_pieces(runs.spans, max(runs.size_hw[0], 1))
 
 
@@ -81,7 +81,7 @@ def _count_pieces(spans: Spans, height: int) -> int:
 
 @compiled("int64(Array(int64, 2, 'C', True), int64, Array(int64, 1, 'C', True), int32[:, ::1])")
 def cut(spans: Spans, height: int, window: Ints, pieces: NDArray[np.int32]) -> int:
-    """Cut a mask's runs at the columns' ends and at a window, left, top, right, bottom.
+    """Cut a mask's runs at column ends, and clip them to a window, left, top, right, bottom.
 
     Writes each piece's column, top and bottom into `pieces`, which has room for all of them; returns their number.
     """
@@ -90,12 +90,12 @@ def cut(spans: Spans, height: int, window: Ints, pieces: NDArray[np.int32]) -> i
     for i in range(len(spans)):
         start, end = spans[i]
         while start < end:
-            while start >= (x + 1) * height:  # faster than to divide by it
+            while start >= (x + 1) * height:  # faster than a division
                 x += 1
             below = min(end, (x + 1) * height)
             top, bottom = max(start - x * height, highest), min(below - x * height, lowest)
             if left <= x < right and top < bottom:
-                if found and pieces[found - 1, 0] == x and pieces[found - 1, 2] == top:  # a run of no zeros between
+                if found and pieces[found - 1, 0] == x and pieces[found - 1, 2] == top:  # adjacent to the last piece
                     pieces[found - 1, 2] = bottom
                 else:
                     pieces[found, 0], pieces[found, 1], pieces[found, 2] = x, top, bottom
@@ -106,7 +106,7 @@ def cut(spans: Spans, height: int, window: Ints, pieces: NDArray[np.int32]) -> i
 
 @compiled("int64(int32[::1], int64)")
 def first_of(parents: NDArray[np.int32], piece: int) -> int:
-    """The first piece of a piece's part, by the pieces' parents; shortens the way to it."""
+    """Union-find: the first piece of the part that a piece belongs to, with path compression."""
     while parents[piece] != piece:
         parents[piece] = parents[parents[piece]]
         piece = parents[piece]
@@ -115,10 +115,10 @@ def first_of(parents: NDArray[np.int32], piece: int) -> int:
 
 @compiled("int64(int32[:, ::1])")
 def drop_small_parts(pieces: NDArray[np.int32]) -> int:
-    """Drop the pieces of small 8-connected parts, in place; returns the number of those that stay."""
+    """Drop the pieces of small 8-connected parts, in place; returns the number of pieces kept."""
     count = len(pieces)
-    parents = np.arange(count).astype(np.int32)  # each leads to the first piece of its part
-    before, own, near = 0, 0, 0  # first pieces of: the column before, this one, those not above this piece
+    parents = np.arange(count).astype(np.int32)  # union-find forest; roots are the first pieces of parts
+    before, own, near = 0, 0, 0  # first piece: of the previous column, of this one, not above piece k
     for k in range(count):
         x, top, bottom = pieces[k]
         if x != pieces[own, 0]:
@@ -146,12 +146,12 @@ def drop_small_parts(pieces: NDArray[np.int32]) -> int:
 
 @compiled("int64(int32[:, ::1], int64, int64[:, ::1])")
 def join_columns(pieces: NDArray[np.int32], height: int, spans: Spans) -> int:
-    """Write the runs of a mask's pieces, no two of which touch; returns their number."""
+    """Merge a mask's pieces into runs, no two of which touch; returns the number of runs."""
     filled = 0
     for k in range(len(pieces)):
         column = np.int64(pieces[k, 0]) * height
         start, end = column + pieces[k, 1], column + pieces[k, 2]
-        if filled and spans[filled - 1, 1] == start:  # goes on at the top of the next column
+        if filled and spans[filled - 1, 1] == start:  # continues at the top of the next column
             spans[filled - 1, 1] = end
         else:
             spans[filled, 0], spans[filled, 1] = start, end
@@ -166,7 +166,7 @@ def join_columns(pieces: NDArray[np.int32], height: int, spans: Spans) -> int:
 def keep_spans(
     spans: Spans, firsts: Ints, windows: Ints, height: int, is_largest: bool, out: Spans, out_firsts: Ints
 ) -> None:
-    """Write the runs of masks' pixels in their windows, or perhaps of their large parts; no two of them touch."""
+    """Write the runs of masks clipped to their windows, or of their large parts; no two runs touch."""
     filled, pieces = 0, np.empty((len(out), 3), np.int32)
     for mask in range(len(windows)):
         count = cut(spans[firsts[mask] : firsts[mask + 1]], height, windows[mask], pieces)
@@ -178,7 +178,7 @@ def keep_spans(
 
 @compiled("int64(Array(int64, 2, 'C', True), int64, uint8[::1])")
 def write_runs(spans: Spans, pixels: int, string: NDArray[np.uint8]) -> int:
-    """Write COCO's string of a mask's runs, no two of which touch; returns its length."""
+    """Encode a mask's runs, no two of which touch, as a COCO string; returns its length."""
     counts = np.empty(2 * len(spans) + 1, np.int64)
     end = np.int64(0)
     for i in range(len(spans)):

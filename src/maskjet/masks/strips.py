@@ -1,4 +1,4 @@
-"""Masks as vertical strips, and the pixels that they share, without a dense mask."""
+"""Masks as vertical strips; intersections without dense masks."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from maskjet.jit import Ints, compiled
 from maskjet.masks import coco_rle
 from maskjet.masks.stray_pixels import count_pieces, cut, write_masks
 
-_BYTES = 56  # most memory that is taken per strip, also where masks are merged
+_BYTES = 56  # most bytes of memory per strip, merging included
 
 
 class Strips(NamedTuple):
     """Masks, each cut into strips of one column."""
 
     strips: NDArray[np.int32]
-    """int32 [s, 3]: column, top and bottom of each strip, bottom exclusive; a mask's in ascending order."""
+    """int32 [s, 3]: column, top and exclusive bottom of each strip; ascending within a mask."""
     firsts: Ints
-    """int64 [n + 1]: `strips[firsts[i] : firsts[i + 1]]` are mask i's."""
+    """int64 [n + 1]: offsets; `strips[firsts[i] : firsts[i + 1]]` are mask i."""
     boxes: Ints
     """int64 [n, 4]: tight box of each mask, right and bottom exclusive; all 0 for an empty one."""
     areas: Ints
-    """int64 [n]: pixels of each mask."""
+    """int64 [n]: area of each mask in pixels."""
 
 
-types: Any = numba.types  # which have no annotations
+types: Any = numba.types  # numba's types lack annotations
 STRIPS = types.NamedTuple((numba.int32[:, ::1], numba.int64[::1], numba.int64[:, ::1], numba.int64[::1]), Strips)
 """Type of `Strips` in compiled functions."""
 
@@ -70,7 +70,7 @@ def cut_boxes(xyxy: NDArray[np.float32], size_hw: tuple[int, int]) -> Strips:
 
 
 def move_mask(rle: coco_rle.RLE, box: NDArray[np.float64], target: NDArray[np.float64]) -> dict[str, Any]:
-    """Move and scale a mask as its box, float64 [4] in pixels, to a target; what leaves the image is cut off.
+    """Move and scale a mask from its box, float64 [4] in pixels, to a target box; clipped to the image.
 
     Raises:
         InputError: The mask is malformed.
@@ -81,7 +81,7 @@ def move_mask(rle: coco_rle.RLE, box: NDArray[np.float64], target: NDArray[np.fl
     shift = (target[:2] + target[2:] - scale * (box[:2] + box[2:])) / 2
     left, right = np.rint(scale[0] * strips[[0, -1], 0] + shift[0] + (0, scale[0])) if len(strips) else (0, 0)
     columns = np.arange(max(left, 0), min(right, width), dtype=np.int64)
-    # Each column gets the strips of the one that lies there; rounded edges of a strip keep their order.
+    # Each target column copies the strips of its source column, scaled; rounding keeps their order.
     sources = np.floor((columns + 0.5 - shift[0]) / scale[0]).clip(*strips[[0, -1], 0]) if len(columns) else columns
     begins, ends = (np.searchsorted(strips[:, 0], sources, side) for side in ("left", "right"))
     counts = ends - begins
@@ -102,7 +102,7 @@ def move_mask(rle: coco_rle.RLE, box: NDArray[np.float64], target: NDArray[np.fl
     )
 )
 def _cut_runs(spans: Ints, spans_firsts: Ints, size_hw: tuple[int, int], most: int) -> Strips:
-    """Cut masks given by their runs, see `coco_rle.Runs`, into at most so many strips."""
+    """Cut the runs of masks (`coco_rle.Runs`) into at most `most` strips."""
     filled, (height, width), count = 0, size_hw, len(spans_firsts) - 1
     strips, firsts = np.empty((most, 3), np.int32), np.zeros(count + 1, np.int64)
     boxes, areas = np.zeros((count, 4), np.int64), np.zeros(count, np.int64)
@@ -126,7 +126,7 @@ def _cut_runs(spans: Ints, spans_firsts: Ints, size_hw: tuple[int, int], most: i
 def count_common(
     strips: NDArray[np.int32], box: Ints, dx: int, dy: int, others: NDArray[np.int32], other_box: Ints
 ) -> int:
-    """Count the pixels that a mask, moved, shares with another; both by their strips and tight boxes."""
+    """Count the common pixels of a moved mask and another, from strips and tight boxes."""
     left, right = max(box[0] + dx, other_box[0]), min(box[2] + dx, other_box[2])
     if left >= right or max(box[1] + dy, other_box[1]) >= min(box[3] + dy, other_box[3]):
         return 0
@@ -149,7 +149,7 @@ def count_common(
 
 @compiled(numba.int64[:, ::1](STRIPS, numba.int64[:, ::1], STRIPS))
 def count_shared(masks: Strips, moves: Ints, others: Strips) -> Ints:
-    """Count the pixels that each mask, moved by int64 [n, 2] (x, y) pixels, shares with each other: int64 [n, m]."""
+    """Intersections of n masks, moved by int64 [n, 2] (x, y) pixels, with m others: int64 [n, m] pixels."""
     shared = np.zeros((len(masks.areas), len(others.areas)), np.int64)
     for i in range(len(masks.areas)):
         own, box = masks.strips[masks.firsts[i] : masks.firsts[i + 1]], masks.boxes[i]
@@ -157,7 +157,7 @@ def count_shared(masks: Strips, moves: Ints, others: Strips) -> Ints:
         left, top, right, bottom = box[0] + dx, box[1] + dy, box[2] + dx, box[3] + dy
         for j in range(len(others.areas)):
             x1, y1, x2, y2 = others.boxes[j, 0], others.boxes[j, 1], others.boxes[j, 2], others.boxes[j, 3]
-            if left < x2 and x1 < right and top < y2 and y1 < bottom:  # slices of arrays take longer
+            if left < x2 and x1 < right and top < y2 and y1 < bottom:  # test first: slicing arrays takes longer
                 other = others.strips[others.firsts[j] : others.firsts[j + 1]]
                 shared[i, j] = count_common(own, box, dx, dy, other, others.boxes[j])
     return shared
@@ -183,7 +183,7 @@ def count_inside(masks: Strips, moves: Ints, size_hw: tuple[int, int]) -> Ints:
 def gather(
     strips: NDArray[np.int32], firsts: Ints, others: NDArray[np.int32], other_firsts: Ints, origins: Ints
 ) -> tuple[NDArray[np.int32], Ints]:
-    """The strips and `firsts` of some masks, int64 [n]: i of the first ones, ~i of the others."""
+    """Collect strips and `firsts` of selected masks, int64 [n]: i from the first set, ~i from the second."""
     filled = np.zeros(len(origins) + 1, np.int64)
     for n, i in enumerate(origins):
         length = firsts[i + 1] - firsts[i] if i >= 0 else other_firsts[~i + 1] - other_firsts[~i]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from maskjet.postprocessing import Postprocessing
     from maskjet.spec import ModelSpec, TwoStageSpec
 
-_FAMILIES = ("exported", "rfdetr", "torchvision")  # in the order in which they are asked
+_FAMILIES = ("exported", "rfdetr", "torchvision")  # order in which families are tried
 
 
 class Network(Protocol):
@@ -30,10 +30,10 @@ class Network(Protocol):
 
 
 class Family(Protocol):
-    """Networks of one kind."""
+    """Loader of one family of networks; implemented by the modules `networks.*.family`."""
 
     def serves(self, model: object) -> bool:
-        """Whether a network, or an argument of `maskjet.load`, is of this family."""
+        """Whether this family handles a network, or an argument of `maskjet.load`."""
 
     def load(
         self, model: Any, weights: str | os.PathLike[str] | None = None, input_size: tuple[int, int] | None = None
@@ -46,11 +46,11 @@ class Family(Protocol):
         """
 
     def make_steps(self, network: Any, config: EngineConfig, postprocessing: Postprocessing) -> Steps:
-        """Move a network to its device, and add the ops that turn frames into detections."""
+        """Move a network to its device, and build the steps from frames to detections."""
 
 
 def find_family(model: object) -> Family:
-    """Find the family of a network, or of an argument of `maskjet.load`; imports no further families.
+    """Find the family of a network, or of an argument of `maskjet.load`; imports only the families it tries.
 
     A name that starts with a family's and a colon, as "torchvision:maskrcnn_resnet50_fpn", is that family's.
 
@@ -71,7 +71,7 @@ def read_network(
     weights: str | os.PathLike[str] | None = None,
     input_size: tuple[int, int] | None = None,
 ) -> Any:
-    """Read the network that `maskjet.load` is asked for by a name or a path.
+    """Read a network by name or path, as `maskjet.load` does.
 
     Returns:
         The network in eval mode, float32, on the CPU, of its family's class.
@@ -81,7 +81,7 @@ def read_network(
             network can't have that input.
         CheckpointError: The weights are missing, truncated, foreign or of another size.
     """
-    from maskjet.engine.isolation import isolated  # PyTorch, which `maskjet --help` does not need
+    from maskjet.engine.isolation import isolated  # imports PyTorch, which `maskjet --help` does not need
 
     with isolated(inference=False):
         return find_family(model).load(model, weights, input_size)

@@ -1,4 +1,4 @@
-"""Recognise files that people take for weights by their first bytes, and say what to do."""
+"""Recognise files mistaken for weights, by their first bytes, and give advice for the error message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _EXPORTED = "pass the checkpoint that it was exported from"
 _AS_MODEL = "give it as the model, by a name that ends in"
 _AGAIN = "fetch it again"
 
-# (first bytes, kind of file, advice); of text in lower case, without spaces in front.
+# (first bytes, kind of file, advice); text is compared in lower case, without leading spaces.
 _SIGNATURES: Sequence[tuple[bytes, str, str]] = (
     (b"version https://git-lfs", "a Git LFS pointer and not the file itself", "run git lfs pull where it was cloned"),
     (b"<!doctype html", "a web page and not the file that it links to", _AGAIN),
@@ -19,7 +19,7 @@ _SIGNATURES: Sequence[tuple[bytes, str, str]] = (
     (b"ptrt", "a TensorRT engine", f"{_AS_MODEL} .engine"),
     (b"\x1f\x8b", "compressed with gzip", "unpack it"),
 )
-# An ONNX file starts with its IR version and then, as a protobuf's fields, its producer or its graph.
+# An ONNX file is a protobuf: first its IR version, then a field such as the producer or the graph.
 _ONNX_FIELDS = (0x12, 0x1A, 0x22, 0x2A, 0x32, 0x3A, 0x42)
 
 

@@ -1,4 +1,4 @@
-"""State dicts from outside: names unwrapped, shapes and types checked, tensors copied to what a network takes."""
+"""Read untrusted state dicts: unwrap names, check shapes and dtypes, copy tensors to float32."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from maskjet import limits
+from maskjet.checks import shown
 from maskjet.errors import CheckpointError
 from maskjet.host.printing import sanitise
-from maskjet.spec import shown
 
 # Prefixes that DistributedDataParallel, torch.compile and Lightning put before a parameter's name.
 _WRAPPERS = {"module", "_orig_mod", "model"}
@@ -52,7 +52,7 @@ def _holds_tensors(state: object) -> bool:
 
 
 def unwrap(state: Mapping[str, Tensor], parameter: str) -> dict[str, Tensor]:
-    """The parameters by their names without the wrappers, which are told by a parameter that the network has.
+    """Strip wrapper prefixes from parameter names, found by the prefix of a known `parameter`.
 
     If it is there behind several prefixes, those behind the shortest are taken, and the others left out.
 
@@ -66,7 +66,7 @@ def unwrap(state: Mapping[str, Tensor], parameter: str) -> dict[str, Tensor]:
 
 
 def rename(state: Mapping[str, Tensor], new_name: Callable[[str], str]) -> dict[str, Tensor]:
-    """Give parameters other names.
+    """Rename parameters by a function.
 
     Raises:
         CheckpointError: Two have the same name then.
@@ -87,7 +87,7 @@ def check_state(
     path: Path,
     may_differ: Callable[[str, Tensor, torch.Size], bool] = lambda *_: False,
 ) -> None:
-    """Check that a state dict has a network's parameters, no others, in its shapes, as floating-point numbers.
+    """Check a state dict for exactly the network's parameters, with their shapes, in floating point.
 
     Only names, shapes and types are looked at; `may_differ` says whether a tensor of another shape is right, too.
 
@@ -110,14 +110,14 @@ def check_state(
     if foreign:
         first = sanitise(foreign[0])
         raise CheckpointError(f"weights must hold this network's parameters only, {where}: {first} is foreign.")
-    taken = 4 * sum(shape.numel() for shape in expected.values())  # in float32
+    taken = 4 * sum(shape.numel() for shape in expected.values())  # bytes in float32
     limits.check("checkpoint_bytes", taken, f"the network of {str(path)!r} has", CheckpointError)
 
 
 def copy_finite(name: str, tensor: Tensor) -> Tensor:
     """Copy a parameter to float32; raises CheckpointError if a value is not finite."""
     copied = tensor.detach().to(torch.float32, copy=True)
-    # Not by PyTorch: OpenMP's threads wait for the one whose core another process takes, 3 s in all beside `compilers`.
+    # By NumPy: PyTorch's OpenMP threads wait for the slowest core, 3 s in all beside `compilers`.
     if not np.isfinite(copied.numpy()).all():
         raise CheckpointError(
             f"weights must be finite in float32, {name} holds NaN or infinity; its training diverged."

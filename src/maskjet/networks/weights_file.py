@@ -1,4 +1,4 @@
-"""Weights files on disk: told apart by their first bytes, and opened without trusting any number in them.
+"""Open untrusted weights files: formats told apart by first bytes, all sizes checked.
 
 Returned tensors are mapped from the file and not yet read: they have the shapes that the file states, and cost nothing
 until they are copied. Nothing here runs code from a file, and no more memory is taken than the file is long.
@@ -25,19 +25,19 @@ import torch
 from torch import Tensor
 
 from maskjet import limits
+from maskjet.checks import shown
 from maskjet.errors import CheckpointError, InputError, translate_errors
 from maskjet.host.printing import sanitise
 from maskjet.networks.foreign_files import describe, describe_archive
-from maskjet.spec import shown
 
 # Limit for everything in a checkpoint but its tensors; rfdetr's largest, with an optimizer's state, have under 1 MB.
-# An object takes a byte of a pickle, and 64 bytes and a microsecond to unpickle.
+# One byte of a pickle can create an object of 64 bytes in a microsecond.
 _MAX_PICKLE_BYTES = 2**22
 _MAX_HEADER_BYTES = 2**23
 _MAX_RECORDS = 2**16
-_LEGACY = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20"  # what PyTorch before 1.6 wrote begins with it
-_LEGACY_PICKLES = 5  # then come the tensors' bytes
-# Names that a pickle may use. PyTorch allows more, with which a few bytes can take any memory: bytearray(10**10).
+_LEGACY = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20"  # first bytes of files by PyTorch before 1.6
+_LEGACY_PICKLES = 5  # number of pickles before the tensors' bytes
+# Callables allowed in a pickle. PyTorch allows more; some let a few bytes exhaust memory: bytearray(10**10).
 _CALLABLES = {
     *("collections OrderedDict", "collections Counter", "argparse Namespace", "types SimpleNamespace"),
     *("torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter", "torch Size", "torch device"),
@@ -80,7 +80,7 @@ def is_safetensors(path: Path, expected: str) -> bool:
     """
     with path.open("rb") as file:
         head = file.read(512)
-    if head[4:9] == b"\0\0\0\0{":  # the header's length, below 4 GB, and its JSON
+    if head[4:9] == b"\0\0\0\0{":  # high bytes of the header's length, then its JSON
         return True
     if head.startswith((b"PK\x03\x04", _LEGACY)):
         return False
@@ -148,7 +148,7 @@ def _file_size(path: Path) -> int:
 
 
 def _check_archive(path: Path, size: int, expected: str) -> Counter[int]:
-    """Check the records of a zip file before PyTorch reads it; returns how many there are of each size."""
+    """Check the records of a zip file before PyTorch reads it; returns the number of records by size."""
     with path.open("rb") as file, zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
         names = [entry.filename for entry in entries]
@@ -159,7 +159,7 @@ def _check_archive(path: Path, size: int, expected: str) -> Counter[int]:
             kind, cure = describe_archive(names)
             raise CheckpointError(f"weights must be {expected}, {str(path)!r} is {kind}; {cure}.")
         file.seek(-22, os.SEEK_END)
-        # Bytes before or after the archive, in which other readers may find another one.
+        # Refuse bytes before or after the archive: other readers might find another archive there.
         if file.read(4) != b"PK\x05\x06" or min(entry.header_offset for entry in entries) != 0:
             raise ValueError("something is before or after its zip archive.")
         if len(entries) > _MAX_RECORDS or len(set(names)) < len(names):
@@ -200,7 +200,7 @@ def _unpickle(path: Path, *, is_mapped: bool) -> Any:
     try:
         with torch.serialization.safe_globals([argparse.Namespace, types.SimpleNamespace]):
             return torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
-    except pickle.UnpicklingError as error:  # PyTorch's advice is to run whatever the file holds
+    except pickle.UnpicklingError as error:  # PyTorch's text advises unsafe loading
         raise ValueError("its pickle is damaged, or none that torch.save writes.") from error
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -101,11 +100,6 @@ def describe(value: object) -> str:
     if not isinstance(value, torch.Tensor):
         return type(value).__name__
     return f"{name_of(value.dtype)} {list(value.shape)} on {value.device}"
-
-
-def is_whole(value: object) -> bool:
-    """Whether an argument is an integer other than a bool."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def needs_cpu(sample: torch.Tensor) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from maskjet.config import check_choice
+from maskjet.checks import check_choice
 from maskjet.errors import InputError
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from maskjet.errors import InputError
+from maskjet.checks import check_fraction
 from maskjet.host import measuring
 from maskjet.host.machine import describe_machine
 from maskjet.host.printing import printable
@@ -190,8 +190,7 @@ def check(
         InputError: The dumps are of different images, or a confidence is not 0..1.
     """
     for confidence in confidences:
-        if not 0 <= confidence <= 1:
-            raise InputError(f"confidences must be 0..1, got {confidence}.")
+        check_fraction("confidences", confidence)
     expected.check_same_images(actual)
     pairs, kinds, rounded = Pairing(), Counter[str](), Counter[str]()
     changed: dict[int, list[Difference]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from maskjet.checks import check_fraction
 from maskjet.errors import InputError
 from maskjet.parity import check, coco
 from maskjet.parity.dump import Dump
@@ -30,8 +31,8 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if value is not None and not 0 <= value <= 1:
-                raise InputError(f"{name} must be 0..1, got {value}.")
+            if value is not None:
+                check_fraction(name, value)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import limits, traffic
+from maskjet.checks import check_count
 from maskjet.errors import InputError
 from maskjet.parity import FIRST_SEED
 from maskjet.sources.frames import Frame, Source, open_source
@@ -80,8 +81,7 @@ class Traffic(Images):
     """Seed of the first street; each next one's is one more."""
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise InputError(f"count must be at least 1, got {self.count}.")
+        check_count("count", self.count)
         if not 0 <= self.seed < 2**63:
             raise InputError(f"seed must be 0 or more and below 2**63, got {self.seed}.")
         limits.check("image_pixels", math.prod(self.size_hw), f"size_hw {self.size_hw} has")

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields, replace
 from ipaddress import ip_address
 from typing import Annotated
 
+from maskjet.checks import check_count
 from maskjet.errors import InputError
 from maskjet.host.extras import require
-from maskjet.spec import check_count
 from maskjet.tiling.layout import Tiling, parse_tile
 
 _WHOLE = (

@@ -1,1 +1,1 @@
-"""Reading frames from images, videos and cameras, and writing results to files."""
+"""Read frames from images, videos, cameras and network streams."""

@@ -1,4 +1,4 @@
-"""Images read and decoded ahead of their use, in order, by threads that all of a process share.
+"""Prefetch images: read and decode them ahead, in order, in a thread pool shared by the process.
 
 A thread reads a file and looks at its header; then, as long as the images ahead fit into the memory for them, another
 one decodes it, or the GPU does, together with others that are ready. The thread that takes the images hands all this
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from maskjet.sources.plain_jpegs import PlainJPEG
 
 _MOST_THREADS = 64
-_MOST_TOGETHER = 32  # JPEGs that the GPU decodes at a time
-_GROUPS = 2  # of these: one is decoded while the next one is submitted
-_ROUNDS = 4  # of tasks that wait for each thread, if there is work for all
-_BUDGET = 2**28  # bytes of a process's images ahead, as files and decoded: 90 of 720p
-_BUDGET_GPU = 2**30  # where a GPU decodes them into its memory
+_MOST_TOGETHER = 32  # JPEGs per batch of the GPU decoder
+_GROUPS = 2  # batches in flight: one is decoded while the next is submitted
+_ROUNDS = 4  # queued tasks per thread
+_BUDGET = 2**28  # bytes of prefetched images per process, files and pixels: 90 of 720p
+_BUDGET_GPU = 2**30  # the same if a GPU decodes into its memory
 
 Loaded = Image | torch.Tensor | InputError
-"""uint8 [H, W, 3] RGB, upright, in host memory or on the GPU; or why there is no image."""
+"""uint8 [H, W, 3] RGB, upright, in host memory or on the GPU; or the error of reading it."""
 
 
 class Encoded(NamedTuple):
-    """The content of an image's file."""
+    """An encoded image: the content of an image file."""
 
     data: bytes
     """The whole file."""
@@ -50,12 +50,12 @@ class Encoded(NamedTuple):
 
 
 def is_encoded(value: object) -> bool:
-    """Whether an image is given as a file: its path, or its content."""
+    """Whether an image is given as the path or the content of a file."""
     return isinstance(value, str | os.PathLike | bytes)
 
 
 def read_encoded(value: Any, name: str) -> Encoded:
-    """Read an image that is given as a file's path, `file:` URL or content; `name` is that of content in messages.
+    """Read an image given as a path, `file:` URL or file content, which is called `name` in messages.
 
     Raises:
         InputError: It is another URL.
@@ -68,23 +68,23 @@ def read_encoded(value: Any, name: str) -> Encoded:
 
 
 class _Workers:
-    """The process's threads, and the memory of the images that they have ahead."""
+    """The process's prefetch threads, and a counter of the memory of prefetched images."""
 
     def __init__(self) -> None:
         cores = len(os.sched_getaffinity(0))
-        self.count = min(cores - cores // 4, _MOST_THREADS)  # the rest is busy with what they give
+        self.count = min(cores - cores // 4, _MOST_THREADS)  # the other cores process the images
         self.threads = ThreadPoolExecutor(self.count, "maskjet-images")
-        self.held = 0  # bytes
+        self.held = 0  # bytes of prefetched images
         self._lock = threading.Lock()
 
     def hold(self, nbytes: int) -> None:
-        """Count bytes that are taken, or given back if negative."""
+        """Add to the count of bytes in use; negative to release."""
         with self._lock:
             self.held += nbytes
 
 
 _workers = cache(_Workers)
-os.register_at_fork(after_in_child=_workers.cache_clear)  # a fork has none of the threads
+os.register_at_fork(after_in_child=_workers.cache_clear)  # threads do not survive a fork
 
 
 def image_threads() -> ThreadPoolExecutor:
@@ -97,7 +97,7 @@ def load_ahead(
     decoding: Decoding = ON_CPU,
     on_fallback: Callable[[str], object] = lambda _: None,
 ) -> Generator[Loaded]:
-    """Read and decode images ahead, a bounded number of files and bytes; close it to leave those that wait.
+    """Prefetch and decode images within limits on files and bytes; closing it cancels pending ones.
 
     Args:
         reads: A function for each image that reads it, called in a thread. Iterated over ahead, so it must not wait.
@@ -123,7 +123,7 @@ def load_ahead(
 
 
 def _run_now(function: Callable[..., Any], *args: Any) -> Future[Any]:
-    """Call a function in this thread: one image gains nothing from others, and waking them takes 0.1 ms each."""
+    """Call a function in this thread: for a single image, waking another thread costs 0.1 ms for nothing."""
     future: Future[Any] = Future()
     try:
         future.set_result(function(*args))
@@ -133,35 +133,35 @@ def _run_now(function: Callable[..., Any], *args: Any) -> Future[Any]:
 
 
 class _Look(NamedTuple):
-    """An image's file after reading: its size in memory, and which device decodes it."""
+    """An image file after reading: its size in memory, and the device that decodes it."""
 
     encoded: Encoded
     nbytes: int
     """Bytes of the file and of the decoded image, if the header states its size."""
     plain: PlainJPEG | None
-    """The JPEG that the GPU decodes; None if the CPU decodes the image."""
+    """JPEG for the GPU decoder; None if the CPU decodes the image."""
     fallback: str | None
-    """Why it is not the GPU although it decodes JPEGs; None if it is, or was not to."""
+    """Why the CPU decodes a JPEG meant for the GPU; None otherwise."""
 
 
 @dataclass(eq=False, slots=True)
 class _Loading:
-    """An image on its way."""
+    """State of a prefetched image."""
 
     looks: Future[list[_Look | Exception]]
-    """The first look at several images, or why there is none."""
+    """Read results of a batch of images, or their errors."""
     number: int
-    """Its position among them."""
+    """Position of this image in `looks`."""
     look: _Look | Exception | None = None
-    """That of this image, once it was taken."""
+    """This image's read result; None until collected."""
     decoded: Future[Any] | None = None
-    """The image, or the list of all that the GPU decodes together; None if that has not begun."""
+    """The decoded image, or the list of a GPU batch; None until decoding starts."""
     place: int | None = None
-    """Position among those that the GPU decodes together; None if the CPU decodes it."""
+    """Position in the GPU batch; None if the CPU decodes the image."""
 
 
 class _Ahead:
-    """The images ahead of one reader; all methods are for the thread that takes them."""
+    """Prefetch queue of one reader; all methods are called by its thread."""
 
     def __init__(
         self, decoding: Decoding, on_fallback: Callable[[str], object], submit: Callable[..., Future[Any]]
@@ -174,19 +174,19 @@ class _Ahead:
                 self._jpegs = decoding.jpeg_decoder()
             except MaskjetError as error:
                 self._why_cpu = first_line(error)
-        self._window = self._workers.count  # most files ahead: grows, as sizes of files are not known beforehand
+        self._window = self._workers.count  # most files ahead: grows, as file sizes are unknown at first
         is_cpu = self._jpegs is None
         self._widest = 4 * self._window if is_cpu else max(16 * self._window, 2 * _MOST_TOGETHER)
         self._budget = _BUDGET if is_cpu else _BUDGET_GPU
         self._images: deque[_Loading] = deque()
-        self._unseen: deque[_Loading] = deque()  # those whose look was not taken yet, the last ones
-        self._waiting: deque[tuple[_Loading, PlainJPEG]] = deque()  # those that wait for the GPU
-        self._groups: list[Future[Any]] = []  # those that the GPU decodes
+        self._unseen: deque[_Loading] = deque()  # images at the end whose read result was not collected
+        self._waiting: deque[tuple[_Loading, PlainJPEG]] = deque()  # JPEGs waiting for a GPU batch
+        self._groups: list[Future[Any]] = []  # GPU batches in flight
         self._count = 0  # images taken
 
     def fill(self, rest: Iterator[Callable[[], Encoded]]) -> bool:
-        """Begin to read more files; returns whether there is an image to take."""
-        # Handing out a file takes as long as looking at its header: later on several are handed out together.
+        """Schedule more reads; returns whether there is an image to take."""
+        # Submitting a task costs as much as checking a header, so later tasks hold several files.
         together = max(self._window // (_ROUNDS * self._workers.count), 1) if self._jpegs else 1
         while len(self._images) + together <= self._window and (not self._images or self._workers.held <= self._budget):
             reads = list(islice(rest, together))
@@ -202,14 +202,14 @@ class _Ahead:
         """Wait for the next image; raises as `load_ahead`."""
         image = self._images[0]
         if image.decoded is None:
-            image.looks.exception()  # waits
+            image.looks.exception()  # waits for the read
             self._decode()
         loaded = self._finish(image)
         self._images.popleft()
         self._workers.hold(-_bytes_of(image))
         self._count += 1
         self._window = min(self._window + 2, self._widest)
-        self._decode()  # the GPU may be idle
+        self._decode()  # refill the GPU
         return loaded
 
     def _finish(self, image: _Loading) -> Loaded:
@@ -217,7 +217,7 @@ class _Ahead:
         try:
             if isinstance(look, Exception):
                 raise look
-            assert look is not None  # nothing is before it
+            assert look is not None  # set: it is the first image
             assert image.decoded is not None
             loaded = image.decoded.result()
             if image.place is not None:
@@ -258,7 +258,7 @@ class _Ahead:
                     image.decoded, image.place = group, place
 
     def cancel(self) -> None:
-        """Cancel reads and decodes that have not begun."""
+        """Cancel pending reads and decodes."""
         for image in self._images:
             image.looks.cancel()
             if image.decoded is not None:
@@ -268,14 +268,14 @@ class _Ahead:
 
 
 def _bytes_of(image: _Loading) -> int:
-    """The bytes that an image holds."""
+    """Counted bytes of an image; 0 before its read result is collected."""
     return image.look.nbytes if isinstance(image.look, _Look) else 0
 
 
 def _look_at(
     reads: Sequence[Callable[[], Encoded]], jpegs: JPEGDecoder | None, why_cpu: str | None
 ) -> list[_Look | Exception]:
-    """Look at several images, each or its error."""
+    """Read a batch of images; each result is a `_Look` or its error."""
     looks: list[_Look | Exception] = []
     for read in reads:
         try:
@@ -286,7 +286,7 @@ def _look_at(
 
 
 def _look(read: Callable[[], Encoded], jpegs: JPEGDecoder | None, why_cpu: str | None) -> _Look:
-    """Read an image's file, and choose who decodes it."""
+    """Read an image file, and choose the device that decodes it."""
     encoded = read()
     data, plain, fallback = encoded.data, None, None
     if data.startswith(b"\xff\xd8"):
@@ -298,6 +298,6 @@ def _look(read: Callable[[], Encoded], jpegs: JPEGDecoder | None, why_cpu: str |
             plain, fallback = (None, checked) if isinstance(checked, str) else (checked, None)
     size_hw = stated_size_hw(data) if plain is None else plain.size_hw
     pixels = 0 if size_hw is None else size_hw[0] * size_hw[1]
-    if pixels > limits.image_pixels:  # the CPU's decoder refuses it
+    if pixels > limits.image_pixels:  # the CPU decoder raises the error
         plain, fallback = None, None
     return _Look(encoded, len(data) + 3 * pixels, plain, fallback)

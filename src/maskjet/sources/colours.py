@@ -17,7 +17,7 @@ _TRANSFERS = frozenset({1, *range(4, 19)})
 _NARROWEST = Fraction(1, 100)
 
 FULL_RANGE = 2
-"""FFmpeg's AVCOL_RANGE_JPEG, as of `VideoFrame.color_range`."""
+"""FFmpeg's AVCOL_RANGE_JPEG, a value of `VideoFrame.color_range`."""
 
 # Primaries and transfer assumed if only the matrix is stated; the keys are the matrices that swscale knows.
 _COMPANIONS: Mapping[int, tuple[int, int]] = {
@@ -61,7 +61,7 @@ def guess_matrix(picture: VideoFrame) -> int | None:
     """The matrix to decode a picture with if it states no known one; None if it does or is RGB."""
     if picture.format.is_rgb or int(picture.colorspace) in _COMPANIONS:
         return None
-    # swscale's own guess is BT.601 for any size. Its number for that is BT.470BG's.
+    # swscale would guess BT.601 for any size; it has the code of BT.470BG.
     return _BT709 if is_hd((picture.height, picture.width)) else _BT470BG
 
 
@@ -93,4 +93,4 @@ def _upright(pixel_aspect: Fraction | None, orientation: int) -> Fraction:
     aspect = Fraction(pixel_aspect.numerator, pixel_aspect.denominator)  # PyAV 19 has its own class
     if orientation > 4:
         aspect = 1 / aspect
-    return aspect.limit_denominator(500)  # H.264 has 16 bits for each side
+    return aspect.limit_denominator(500)  # H.264 stores 16 bits per term

@@ -1,4 +1,4 @@
-"""Opening videos, cameras and network streams with FFmpeg, and saying why one can't be read."""
+"""Open videos, cameras and network streams with FFmpeg, and explain its errors."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ READ_TIMEOUT_S = 10.0
 """Seconds without a packet after which a camera or network stream counts as silent."""
 _CAMERA = re.compile(r"/dev/video\d+")
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
-_USER = re.compile(r"([^?]*@)?([^/?]*\?[^/]*@)?")  # also where a password has a delimiter that should be escaped
-_HARMLESS = re.compile(r"[\w.-]*=\d{1,3}|")  # part of a URL's query
+_USER = re.compile(r"([^?]*@)?([^/?]*\?[^/]*@)?")  # even if a password contains an unescaped delimiter
+_HARMLESS = re.compile(r"[\w.-]*=\d{1,3}|")  # query part that is safe to show
 _PROTOCOLS = "http,https,httpproxy,tls,tcp,udp,rtp,srtp,rtsp,rtmp,rtmps,rtmpt,rtmpe,srt,ftp,mmsh,mmst,crypto,data"
 _NAMING_OTHERS = {"concat", "dash", "hls", "image2", "imf", "lavfi", "mlv", "sdp", "vobsub", "webm_dash_manifest"}
 """Formats whose files name other files, or are read together with sibling files."""
-_FORMATS = ",".join(sorted(av.formats_available - _NAMING_OTHERS))  # all others that FFmpeg reads
+_FORMATS = ",".join(sorted(av.formats_available - _NAMING_OTHERS))  # all other formats of FFmpeg
 
 # Titles may be in any encoding; PyAV 19 reads such titles by itself and has no such argument.
 _METADATA: Any = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
@@ -51,7 +51,7 @@ def is_stream(text: str) -> bool:
 
 
 def stream_named(text: str) -> str | None:
-    """The device file or URL of a camera, by its number or device file, or of a URL; None for another source's name."""
+    """Device file or URL named by a camera number, a device file or a URL; None for other sources."""
     if text.isdecimal():
         return f"/dev/video{text}"
     return text if is_stream(text) and not is_file_url(text) else None
@@ -71,7 +71,7 @@ def shown_name(name: str) -> str:
 
 
 def _shown_part(part: str) -> str:
-    """A part of a URL's query, without its value unless that is a small number."""
+    """Redact the value in a part of a URL's query, unless it is a small number."""
     if _HARMLESS.fullmatch(part):
         return part
     name, _, value = part.partition("=")
@@ -79,7 +79,7 @@ def _shown_part(part: str) -> str:
 
 
 def files_of(text: str) -> list[Path]:
-    """The files that a video's name refers to, as far as the name tells."""
+    """The files that a video's name refers to; for nested URLs those in `file:` parts."""
     if is_stream(text):  # FFmpeg's protocols can be nested, as in async:file:///a.mp4
         return [Path(found) for found in re.findall(r"file:([^|]+)", text)]
     return [Path(text)]
@@ -97,20 +97,20 @@ def translate_ffmpeg_errors(name: str) -> Iterator[None]:
 
 
 def reason(error: av.error.FFmpegError) -> str:
-    """The reason that FFmpeg states, in words for people."""
+    """FFmpeg's reason for an error, as readable text."""
     if isinstance(error, av.error.ExitError):
         return f"nothing came for {READ_TIMEOUT_S:.0f} s"
     return explain(error)
 
 
 def cause_of(error: Exception) -> str:
-    """Why a source can't be read: FFmpeg's reason if there is one, which does not repeat the source's name."""
+    """Why a source can't be read: FFmpeg's reason if there is one, without the source's name."""
     cause = error.__cause__
     return reason(cause) if isinstance(cause, av.error.FFmpegError) else first_line(cause or error).removesuffix(".")
 
 
 def interruptible(name: str, work: Callable[[], _T]) -> _T:
-    """Run work that reads a camera or URL, which may wait for long, so that Ctrl-C ends it: FFmpeg ignores signals.
+    """Run blocking FFmpeg work so that Ctrl-C can interrupt it, since FFmpeg ignores signals.
 
     Raises:
         SourceError: A camera gave nothing for `READ_TIMEOUT_S`, where FFmpeg would wait for ever. The work goes on in a
@@ -140,7 +140,7 @@ def _in_thread(work: Callable[[], _T], patience_s: float | None = None) -> _T:
 def open_container(
     name: str, hwaccel: HWAccel | None = None, *, number: int | None = None, resolve: Resolve | None = None
 ) -> av.container.InputContainer:
-    """Open a file, camera or URL that has video; with `hwaccel`, a GPU decodes it if it can.
+    """Open a file, camera or URL with video; with `hwaccel`, a GPU decodes it if supported.
 
     `number` is the stream's that is to be read, see `video_of`; `resolve` checks the host of a URL, see `by_address`.
 
@@ -153,7 +153,7 @@ def open_container(
         options["protocol_whitelist"] = _PROTOCOLS if is_stream(name) else "file"
     if name.startswith("rtsp:"):
         options["rtsp_transport"] = "tcp"
-    location = name if is_stream(name) else f"file:{name}"  # with the protocol, or "12:00.mp4" would be read as one
+    location = name if is_stream(name) else f"file:{name}"  # else FFmpeg takes "12:00.mp4" for a URL
     with ExitStack() as undo, translate_ffmpeg_errors(shown):
         if resolve is not None:
             from maskjet.sources.fenced_urls import by_address
@@ -188,11 +188,11 @@ def live_packets(container: av.container.InputContainer, stream: av.VideoStream)
             yield packet
             came = time.monotonic()
         elif time.monotonic() - came > READ_TIMEOUT_S:
-            raise av.error.ExitError(0, "the video is silent")  # as where FFmpeg itself notices it
+            raise av.error.ExitError(0, "the video is silent")  # the error of FFmpeg's own timeout
 
 
 def video_of(container: av.container.InputContainer, number: int | None = None) -> av.VideoStream:
-    """The video stream that is read, of an opened container that has it.
+    """Choose the video stream to read from an opened container.
 
     It is the one of a number among the container's video streams, from 0, as in FFmpeg's "v:1"; or FFmpeg's choice: the
     one marked as default, then the one with the most bits.
@@ -204,7 +204,7 @@ def video_of(container: av.container.InputContainer, number: int | None = None) 
 
 
 def _videos(container: av.container.InputContainer) -> list[av.VideoStream]:
-    """The streams that show something: covers are video streams, too. Those that can be decoded, if any can."""
+    """Video streams other than cover pictures; only decodable ones, if there are any."""
     videos = [each for each in container.streams.video if not each.disposition & Disposition.attached_pic]
     return [each for each in videos if each.codec_context is not None] or videos
 
@@ -222,7 +222,7 @@ def _check(container: av.container.InputContainer, name: str, number: int | None
     if context is None:
         raise SourceError(f"source must be of a codec that FFmpeg decodes, {name!r} is of an unknown one.")
     limits.check("image_pixels", context.width * context.height, f"a frame of {name!r} has", SourceError)
-    context.options = {"max_pixels": str(limits.image_pixels)}  # a stream may change its size
+    context.options = {"max_pixels": str(limits.image_pixels)}  # the size may change within a stream
     is_image = container.format.name.endswith("_pipe") or container.format.name in ("gif", "apng")
     if is_stream(name) and (is_image or container.metadata.get("major_brand") == "avif"):
         raise SourceError(f"source must be a video or camera if it is a URL, {name!r} is an image: download it first.")

@@ -1,4 +1,4 @@
-"""Pixels of decoded pictures, upright: RGB on the host, or NV12 in GPU memory, where a GPU decoded them."""
+"""Convert decoded pictures to upright pixels: RGB on the host, or NV12 in GPU memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _THREADS = 4  # FFmpeg's choice, 16 on 16 cores, makes decoding at 720p a fifth 
 
 
 class PictureConverter:
-    """Gives the pixels of the pictures of one decoder, on "cpu" or "cuda:N".
+    """Converts the pictures of one decoder to pixels, on "cpu" or "cuda:N".
 
     Attributes:
         fallback: Why pictures of a GPU's decoder were converted on the CPU; None if none were.
@@ -34,12 +34,12 @@ class PictureConverter:
         self.fallback: str | None = None
         self.is_on_cpu = False
         if device != "cpu":
-            from maskjet.sources.surfaces import SurfaceCopier  # PyTorch
+            from maskjet.sources.surfaces import SurfaceCopier  # imports PyTorch
 
             self._copier = SurfaceCopier(device)
 
     def convert(self, picture: av.VideoFrame) -> NDArray[np.uint8] | Picture:
-        """The pixels of a picture.
+        """Convert a picture to pixels.
 
         Returns:
             uint8 [H, W, 3], RGB; or the picture in GPU memory, copied out of the decoder's.
@@ -51,7 +51,7 @@ class PictureConverter:
         if self._copier is not None:
             why_not = why_not_kept(picture)
             if why_not is None:
-                from maskjet.sources.picture import Picture, conversion_of  # PyTorch
+                from maskjet.sources.picture import Picture, conversion_of  # imports PyTorch
 
                 is_full_range = picture.color_range == FULL_RANGE
                 conversion = conversion_of(matrix or int(picture.colorspace), is_full_range=is_full_range)

@@ -1,4 +1,4 @@
-"""Counts of lines and zones, as frames carry them to their outputs."""
+"""Counts of lines and zones, passed with frames to the outputs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ Points = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True)
 class Event:
-    """A thing that crossed a line, or came into or left a zone."""
+    """A tracked instance crossed a line, or entered or left a zone."""
 
     counter: str
     """Name of the line or zone."""
     direction: Literal["in", "out"]
-    """To the left side of the line, looking from its start to its end, or into the zone; or the other way."""
+    """"in": to the left of the line, seen from start to end, or into the zone; "out": the other way."""
     track_id: int
-    """The thing's `Detections.track_id`."""
+    """The instance's `Detections.track_id`."""
     class_name: str
-    """Name of its class, by its track's vote if there is one."""
+    """Name of the instance's class, by its track's vote if there is one."""
     point: tuple[float, float]
-    """Middle of its box's bottom edge, (x, y) in pixels."""
+    """Middle of the bottom edge of the instance's box, (x, y) in pixels."""
     dwell_s: float | None = None
-    """Seconds that it was in the zone it leaves; None for a line, on entering, and without a clock."""
+    """Dwell time in the zone on leaving, in seconds; None for a line, on entering, and without a clock."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,17 @@ class Count:
     points: Points
     """The line's two ends, or the zone's corners."""
     in_by_class: Mapping[str, int]
-    """Crossings of a line to its left side; or stays in a zone, those under way included."""
+    """Crossings of a line to its left side, or entries into a zone."""
     out_by_class: Mapping[str, int]
-    """Crossings the other way; or stays that ended as the thing left the zone, not as it was lost."""
+    """Crossings the other way, or exits from a zone; instances lost inside are not counted."""
     events: Sequence[Event] = ()
-    """What happened in this frame."""
+    """Crossings, entries and exits in this frame."""
     inside_by_class: Mapping[str, int] | None = None
-    """Things in the zone in this frame; None for a line, as the two below."""
+    """Instances inside the zone in this frame; None for a line."""
     mean_dwell_s: Mapping[str, float] | None = None
-    """Mean length of the stays so far, in seconds; empty without a clock."""
+    """Mean dwell time so far, in seconds; empty without a clock, None for a line."""
     longest_dwell_s: Mapping[str, float] | None = None
-    """Length of the longest one so far, in seconds."""
+    """Longest dwell time so far, in seconds; empty without a clock, None for a line."""
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
         """Counts in JSON types: in and out, of a zone also inside, mean_dwell_s and longest_dwell_s, by class name."""
@@ -64,7 +64,7 @@ class Count:
 
 
 def describe_count(name: str, counts: Mapping[str, Mapping[str, Any]], *, by_class: bool) -> str:
-    """The sums of `Count.as_dict` for people, with their parts or without: "gate: in 3 (2 car, 1 bus), out 0"."""
+    """Format the sums of `Count.as_dict`, by class or not: "gate: in 3 (2 car, 1 bus), out 0"."""
     shown = []
     for way in ("in", "out", "inside"):
         if (values := counts.get(way)) is not None:

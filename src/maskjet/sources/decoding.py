@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from maskjet.config import EngineConfig
     from maskjet.sources.nvjpeg import JPEGDecoder
 
-_CODECS = ("h264", "hevc", "vp8", "vp9")  # decoders of FFmpeg that hand work to NVDEC, of codecs that state every bit
-_FORMATS = ("yuv420p", "yuvj420p", "cuda")  # the last is all that is known once the GPU is to decode
+_CODECS = ("h264", "hevc", "vp8", "vp9")  # FFmpeg decoders with NVDEC support; decoding of these codecs is bit-exact
+_FORMATS = ("yuv420p", "yuvj420p", "cuda")  # "cuda" is the format once a GPU decodes
 _LEAST_PIXELS = 1280 * 720  # 16 cores decode smaller videos as fast (benchmarks/reach.md)
-_LEAST_LIVE = 3  # live streams, whose sizes are not known before they are decoded
+_LEAST_LIVE = 3  # live streams: their sizes are unknown before decoding
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Decoding:
     is_automatic: bool = False
     """Whether the GPU decodes only videos that it decodes faster than the CPU."""
     streams: int = 1
-    """Videos that are decoded side by side."""
+    """Number of videos decoded in parallel."""
     takes_jpegs: bool = True
     """Whether the GPU decodes JPEGs, too."""
 
@@ -50,7 +50,7 @@ class Decoding:
         return jpeg_decoder(self.device)
 
     def is_worth_it(self, width: int | None = None, height: int | None = None) -> bool:
-        """Whether the GPU is to decode a video of this size in pixels; None if that is not known yet."""
+        """Whether the GPU should decode a video of this size in pixels, None if still unknown."""
         if self.device == "cpu" or not self.is_automatic:
             return self.device != "cpu"
         if width is None or height is None:
@@ -59,7 +59,7 @@ class Decoding:
 
     @contextmanager
     def accelerated(self) -> Iterator[HWAccel]:
-        """Makes PyTorch's CUDA context current, and gives the argument of `av.open` that decodes on the GPU in it.
+        """Make PyTorch's CUDA context current; yields the `hwaccel` argument of `av.open`, which decodes in it.
 
         FFmpeg could find that context by itself, but refuses it if it was made with other flags than FFmpeg's own.
 
@@ -75,7 +75,7 @@ class Decoding:
         with ExitStack() as stack:
             try:
                 stack.enter_context(on_device(device))
-                torch.zeros(1, dtype=torch.uint8, device=device)  # a new thread has no context before its first work
+                torch.zeros(1, dtype=torch.uint8, device=device)  # creates the context in a new thread
             except (RuntimeError, AssertionError) as error:  # the latter without CUDA
                 raise UnsupportedError(f"device={self.device!r} can't be used: {first_line(error)}") from error
             yield HWAccel("cuda", str(device.index), options=options, is_hw_owned=True)
@@ -90,11 +90,11 @@ class Decoding:
 
 
 ON_CPU = Decoding()
-"""On the CPU."""
+"""Decode on the CPU."""
 
 
 def choose_decoding(config: EngineConfig, streams: int = 1) -> Decoding:
-    """Where a model decodes so many videos side by side, and JPEGs; raises as `EngineConfig.resolve_device`."""
+    """Choose the decoding device for `streams` parallel videos; raises as `EngineConfig.resolve_device`."""
     device = config.resolve_device()
     if config.decoder == "cpu" or device.type == "cpu":
         return ON_CPU
@@ -102,7 +102,7 @@ def choose_decoding(config: EngineConfig, streams: int = 1) -> Decoding:
 
 
 def choose_for_call(decoder: str, config: EngineConfig) -> Decoding:
-    """Where a call of `predict` decodes JPEGs, "cpu" or "cuda", the GPU of its model.
+    """Choose where a call of `predict` decodes JPEGs: "cpu", or "cuda" for the model's GPU.
 
     Raises:
         InputError: It is neither.
@@ -122,7 +122,7 @@ def choose_for_call(decoder: str, config: EngineConfig) -> Decoding:
 
 
 def name_nvjpeg() -> str:
-    """The name and version of nvJPEG, on which decoded pixels depend; "cpu" if it is not installed. No CUDA is used."""
+    """Name and version of nvJPEG, on which decoded pixels depend; "cpu" if not installed. Uses no CUDA."""
     try:
         return f"nvJPEG {version('nvidia-nvjpeg')}"
     except PackageNotFoundError:
@@ -130,7 +130,7 @@ def name_nvjpeg() -> str:
 
 
 def check_decoder(decoder: str | Decoding) -> Decoding:
-    """The decoding that an argument `decoder` names; raises InputError if it is not "cpu", "cuda" or "cuda:N"."""
+    """Parse the argument `decoder`; raises InputError unless it is "cpu", "cuda" or "cuda:N"."""
     if isinstance(decoder, Decoding):
         return decoder
     if not isinstance(decoder, str) or not re.fullmatch(r"cpu|cuda(:\d{1,4})?", decoder):
@@ -139,7 +139,7 @@ def check_decoder(decoder: str | Decoding) -> Decoding:
 
 
 def why_not_decoded(context: av.VideoCodecContext) -> str | None:
-    """Why a GPU can't decode a video as the CPU does, bit for bit; None if it may."""
+    """Why a GPU can't decode a video bit-identically to the CPU; None if it can."""
     if context.name not in _CODECS:
         return f"the codec is {context.name}, not one of {', '.join(_CODECS)}"
     if context.pix_fmt is not None and context.pix_fmt not in _FORMATS:
@@ -157,9 +157,9 @@ def why_not_kept(picture: av.VideoFrame) -> str | None:
 
 
 def download(picture: av.VideoFrame) -> av.VideoFrame:
-    """A picture in GPU memory as the decoder on the CPU gives it: planar, in host memory."""
+    """Download a picture from GPU memory, in the format of the CPU decoder: planar, in host memory."""
     assert picture.sw_format is not None
     name = picture.sw_format.name
     host = picture.reformat(format=name)
-    # swscale only takes the planes apart; straight to RGB it would interpolate NV12's chroma, but not yuv420p's.
+    # Via yuv420p: converting NV12 to RGB directly, swscale would interpolate chroma, unlike on the CPU.
     return host.reformat(format="yuv420p") if name == "nv12" else host

@@ -1,4 +1,4 @@
-"""Folders and globs taken apart: each video is a source of its own, the images together are one."""
+"""Expand folders and globs into sources: one per video, and one for all images."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from maskjet.sources.source import Source, UnopenedSource
 
 
 def expand_sources(source: Any, *, recursive: bool = False) -> list[UnopenedSource]:
-    """Find the single sources in whatever the user gave; nothing is opened.
+    """Expand the user's argument into single sources, without opening any.
 
     In a folder or glob, each video is a source of its own, and the images together are one, which comes first. Files of
     a folder that are neither are left out, as are hidden ones; a glob's are taken as videos, as the user asked for
@@ -63,7 +63,7 @@ def expand_sources(source: Any, *, recursive: bool = False) -> list[UnopenedSour
 
 
 def _wrap_given(given: Any) -> UnopenedSource:
-    """One source, as it was given."""
+    """Wrap a single source."""
     if isinstance(given, UnopenedSource):
         return given
     if isinstance(given, Source):
@@ -96,7 +96,7 @@ def _expand_glob(text: str, *, recursive: bool) -> list[UnopenedSource]:
 
 
 def _wrap_images(paths: Sequence[Path], name: str, root: Path | None) -> list[UnopenedSource]:
-    """The images among the paths as one source, if there are any."""
+    """Wrap the images among the paths as one source; an empty list without images."""
     images = list(filter(is_image_path, paths))
     return [UnopenedSource(name, images, lambda how: ListSource(images, name, how, root), root)] if images else []
 

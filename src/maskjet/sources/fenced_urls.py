@@ -1,4 +1,4 @@
-"""URLs of people who may not reach every host: FFmpeg gets an address that was checked, and follows no redirects.
+"""Open URLs of untrusted users safely: FFmpeg gets a checked IP address, and follows no redirects.
 
 FFmpeg looks names up by itself, and reads odd URLs in another way than Python does. So it gets URLs with the address in
 place of the name.
@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 from maskjet.errors import SourceError, translate_errors
 
 Resolve = Callable[[str, int], list[str]]
-"""Gives the addresses of a host to connect to at a port; raises SourceError if it must not be reached."""
+"""Resolves (host, port) to allowed IP addresses; raises SourceError if the host is forbidden."""
 _PORTS = {"rtsp": 554, "rtsps": 322, "http": 80, "https": 443}
 _PROTOCOLS = {"http": "http,tcp", "https": "https,tls,tcp"}
 
 
 def by_address(url: str, resolve: Resolve) -> tuple[str, dict[str, str]]:
-    """A URL of rtsp, rtsps, http or https by its host's address, and FFmpeg's options to open it and nothing else.
+    """Replace the host in a URL by its checked address; also returns FFmpeg options that allow nothing else.
 
     Raises:
         SourceError: The host must not be reached, or the URL is wrong or of another scheme.
@@ -31,6 +31,6 @@ def by_address(url: str, resolve: Resolve) -> tuple[str, dict[str, str]]:
     located = parts._replace(netloc=f"{user}{at}{f'[{address}]' if ':' in address else address}:{port}").geturl()
     if parts.scheme not in _PROTOCOLS:  # without "rtsp", FFmpeg follows no redirect
         return located, {"protocol_whitelist": "tcp,tls"}
-    # An empty proxy keeps FFmpeg from that of the environment, which would be asked to reach the address.
+    # An empty proxy overrides http_proxy in the environment, which would bypass the check.
     options = {"headers": f"Host: {host}\r\n", "max_redirects": "0", "http_proxy": ""}
     return located, {"protocol_whitelist": _PROTOCOLS[parts.scheme], **options}

@@ -1,4 +1,4 @@
-"""Files of folders and globs, in natural order."""
+"""List files of folders and globs in natural order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VIDEO_SUFFIXES = (
     *(".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".ts", ".mts", ".m2ts", ".mpg", ".mpeg", ".flv", ".wmv"),
     *(".3gp", ".3g2", ".ogv", ".asf", ".mxf", ".vob", ".h264", ".h265", ".hevc", ".mjpeg", ".y4m", ".ivf"),
 )
-"""File names that are videos if they are found in a folder; a file given by its own name may have any."""
+"""Suffixes of videos found in folders; a file given by name may have any suffix."""
 
 _NUMBER = re.compile("[0-9]+")
 _Files = TypeVar("_Files")
@@ -101,7 +101,7 @@ def walk(
     recursive: bool,
     identify: Callable[[str], str] = os.path.realpath,
 ) -> Iterator[tuple[str, _Files]]:
-    """A folder and, if asked for, those below it in natural order, each as soon as it is scanned, as `list_folder`.
+    """Walk a folder and, if `recursive`, its sub-folders in natural order, yielding each once scanned.
 
     `scan` gives a folder's files and the names of its folders, as `scan_folder` does; `identify` its real path, by
     which none is entered twice.
@@ -115,15 +115,15 @@ def walk(
         entered.add(real)
         files, folders = scan(path)
         yield path, files
-        del files  # before the next ones are listed
+        del files  # freed before the next folder is listed
         names = in_order(filter(is_visible, folders)) if recursive else []
         below = [os.path.join(path, name) for name in reversed(names)]  # noqa: PTH118 - or of URLs
-        # A folder that a link leads back to is listed under its own name.
+        # Skip links back into the tree: their targets are listed under their own names.
         left += [each for each in below if not (Path(each).is_symlink() and Path(identify(each)).is_relative_to(root))]
 
 
 def scan_folder(folder: str) -> tuple[list[str], list[str]]:
-    """Names of a folder's files and folders, in no order; links to nothing are files, FIFOs and devices left out.
+    """Names of a folder's files and sub-folders, unordered; broken links count as files, devices are skipped.
 
     Raises:
         SourceError: It can't be read.
@@ -142,24 +142,24 @@ def scan_folder(folder: str) -> tuple[list[str], list[str]]:
 
 
 def _may_be_read(path: Path) -> bool:
-    """Whether a path is no FIFO, socket or device; a missing file is reported when its turn comes."""
+    """Whether a path is a file, a folder or missing, which is reported later; no FIFO, socket or device."""
     mode = mode_of(str(path))
     return mode is None or stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
 
 def natural_key(name: str) -> str:
-    """A sort key as small as the name that compares numbers by value; a number at the beginning follows letters."""
+    """A sort key that compares numbers by value; names that begin with a number come last."""
     return _NUMBER.sub(_by_value, name)
 
 
 def _by_value(number: re.Match[str]) -> str:
-    # The more digits, the larger. NUL is before all that a name may have, so that "a1" is before "ab", as "a" is.
+    # Compare the number of digits first. NUL sorts before all characters, so that "a1" is before "ab".
     digits = number[0].lstrip("0")
     return ("\0" if number.start() else "\U0010ffff") + chr(len(digits)) + digits
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Names in natural order; those that differ in zeros before a number alone, by character."""
+    """Sort names naturally; names that differ only in leading zeros are sorted by character."""
     return sorted(sorted(names), key=natural_key)
 
 

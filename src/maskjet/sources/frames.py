@@ -97,7 +97,7 @@ def open_source(
 
 
 def split_sources(source: Any) -> list[Any]:
-    """Split a list or tuple into sources to read side by side; anything else, or a list of images, stays one source.
+    """Split a list or tuple into sources to read in parallel; a list of images stays one source.
 
     Raises:
         SourceError: A named file does not exist.
@@ -122,7 +122,7 @@ def open_images(source: Any, decoder: str | Decoding) -> Source | None:
 
 
 def kind_of_source(value: Any) -> str | None:
-    """The kind of a source of several frames, for messages; None if a value names none."""
+    """Describe a source of several frames for messages, such as "a folder"; None for other values."""
     if isinstance(value, int) and not isinstance(value, bool):
         return "a camera"
     if not isinstance(value, str | os.PathLike):
@@ -169,7 +169,7 @@ def open_with(source: Any, opening: Opening, name: str = "image") -> Source:
 
 
 def _open_path(text: str, opening: Opening, *, recursive: bool = False, is_item: bool = False) -> Source:
-    """Open a path or URL; an animated GIF is refused, but its first image is taken where it is an item of a list."""
+    """Open a path or URL; an animated GIF is refused, except in a list, where its first image is used."""
     text = path_of_url(text)
     if is_stream(text):
         return open_stream(text, opening)
@@ -191,9 +191,9 @@ def _open_path(text: str, opening: Opening, *, recursive: bool = False, is_item:
 
 
 def _refuse_animation(path: Path) -> None:
-    """Raise SourceError for a GIF of several images, which would else be lost without a word but for the first."""
+    """Raise SourceError for an animated GIF, of which only the first image would be read."""
     is_animated = False
-    with suppress(Exception):  # whatever Pillow raises; reading the image tells what is wrong
+    with suppress(Exception):  # Pillow raises many types; reading the image reports the error
         is_animated = open_with_pillow(read_file(path)).is_animated
     if is_animated:
         raise SourceError(f"source must be an image or a video, {str(path)!r} is an animation: make an MP4 of it.")
@@ -222,7 +222,7 @@ def _check_named(item: Any) -> None:
 
 
 def _files_of(item: Any) -> list[Path]:
-    """The files that a source will read, as far as its name tells."""
+    """The files that a source will read, as far as they follow from its name."""
     if isinstance(item, Source):
         return list(item.files)
     if not isinstance(item, str | os.PathLike):
@@ -239,7 +239,7 @@ def _files_of(item: Any) -> list[Path]:
 
 
 def _is_image(item: Any) -> bool:
-    """Whether an item is one image: in memory, or a path with an image's suffix that is no glob."""
+    """Whether an item is a single image: in memory, or a path with an image suffix that is no glob."""
     if isinstance(item, str | os.PathLike):
         text = path_of_url(os.fspath(item))
         return is_image_path(text) and not (glob.has_magic(text) and mode_of(text) is None)
@@ -248,7 +248,7 @@ def _is_image(item: Any) -> bool:
 
 
 class ImageSource(Source):
-    """One image, a path or in memory as `to_pixels` takes it, read when it is opened.
+    """A single image, a path or anything that `to_pixels` accepts; read when opened.
 
     Raises:
         SourceError: The file can't be read.
@@ -264,7 +264,7 @@ class ImageSource(Source):
         self._pixels: Image | torch.Tensor
         if opening.decoding.device == "cpu" or not is_encoded(image):
             self._pixels = to_pixels(image, name)
-            if isinstance(self._pixels, torch.Tensor):  # any stream may read it then
+            if isinstance(self._pixels, torch.Tensor):  # so that any stream may read it
                 torch.cuda.current_stream(self._pixels.device).synchronize()
         else:
             (loaded,) = load_ahead([partial(read_encoded, image, name)], opening.decoding, self._fall_back)
@@ -281,11 +281,11 @@ class ImageSource(Source):
 
 
 class _NoFileError(SourceError):
-    """A path in a list that has an image's suffix is a folder, a glob or a URL."""
+    """A list item with an image suffix turned out to be a folder, a glob or a URL."""
 
 
 def _read_ahead(item: Any, name: str) -> Encoded:
-    """Read an item of a list if it is an image's file."""
+    """Read a list item, which must be an image file."""
     try:
         return read_encoded(item, name)
     except InputError as error:
@@ -297,7 +297,7 @@ def _read_ahead(item: Any, name: str) -> Encoded:
 
 
 class ListSource(Source):
-    """Sources read one after another, each opened when its turn comes; their frames are numbered continuously.
+    """Sources read in sequence, each opened when needed; frames are numbered continuously.
 
     An item that can't be opened, or breaks off, counts as one bad frame. An animation counts as an image, its first.
     Images that are left out by the selection are not read. Image files of a list or tuple are read and decoded ahead.
@@ -338,7 +338,7 @@ class ListSource(Source):
         self.length = selection.count(self.length)
 
     def _read(self) -> Iterator[Frame]:
-        chosen = deque[int]()  # positions of the images that are ahead
+        chosen = deque[int]()  # positions of the prefetched images
         with ExitStack() as stack:
             ahead: Iterator[Loaded] = iter(())
             for position, item in enumerate(self._items):
@@ -375,11 +375,11 @@ class ListSource(Source):
         return f"{self.name}[{position}]"
 
     def _may_be_ahead(self, item: Any) -> bool:
-        """Whether an item may be read ahead: an image's file in a list, as the next item of an iterator may block."""
+        """Whether an item may be prefetched: image files in a list; the next item of an iterator may block."""
         return self._are_images or (isinstance(self._items, list | tuple) and is_encoded(item) and _is_image(item))
 
     def _choose(self, first: int, chosen: deque[int]) -> Iterator[Callable[[], Encoded]]:
-        """Functions that read the images to give from a position on; those behind a glob are not foreseen exactly."""
+        """Yield a read function for each selected image from a position on, up to the first other item."""
         assert isinstance(self._items, list | tuple)
         given = self._given
         for index, position in enumerate(range(first, len(self._items)), self.frames_seen):
@@ -399,14 +399,14 @@ class ListSource(Source):
             source = _open_path(os.fspath(item), opening, is_item=True)
         else:
             source = open_with(item, opening, self._name_of(position))
-        frames = iter(source)  # raises if another reads it, before it is closed below
+        frames = iter(source)  # raises if another reader uses it; then it must not be closed below
         self.picture_format = self.picture_format or source.picture_format
         self.decoder = source.decoder
         with source:
             yield from self._number(source, frames)
 
     def _frame_of(self, loaded: Loaded, item: Any, position: int) -> Frame:
-        """The frame of an image that was read ahead; raises its error."""
+        """Make the frame of a prefetched image, or raise its error."""
         if isinstance(loaded, InputError):
             raise loaded
         name = self._name_of(position) if isinstance(item, bytes) else path_of_url(os.fspath(item))
@@ -417,11 +417,11 @@ class ListSource(Source):
         return Frame(self.frames_seen - 1, None, loaded, self.name, name)
 
     def _number(self, source: Source, frames: Iterator[Frame]) -> Iterator[Frame]:
-        """The frames of one source, numbered on from the end of the previous one, as many as are still wanted."""
+        """Yield the frames of one source, renumbered to follow the previous one, up to the limit."""
         first = self.frames_seen
         try:
             for frame in frames:
-                if not self._selection.has(first + frame.index):  # the source was opened by others
+                if not self._selection.has(first + frame.index):  # a source opened by the caller has its own selection
                     continue
                 self._given += 1
                 yield replace(frame, index=first + frame.index, source=self.name)

@@ -1,4 +1,4 @@
-"""Image sizes read from file headers, to be checked before memory is allocated for decoding.
+"""Read image sizes from file headers, to check them before decoding allocates memory.
 
 Headers take bounded time here: in Pillow's readers, 2 MB of PNG chunks that hold packed colour profiles take 4 s, and a
 warning of a damaged tag goes to stderr.
@@ -16,21 +16,21 @@ from numpy.typing import NDArray
 from maskjet.jit import compiled
 
 MOST_PARTS = 2**16
-"""Most segments, chunks or entries of a file; millions of empty ones would take seconds to look at."""
-_JPEG_MARKER = re.compile(rb"\xff[\x02-\xcf\xd8-\xfe]")  # neither a stuffed zero nor one without a length
+"""Most segments, chunks or entries of a file to read; millions of empty ones would take seconds."""
+_JPEG_MARKER = re.compile(rb"\xff[\x02-\xcf\xd8-\xfe]")  # not a stuffed zero, nor a marker without a length
 _START_OF_SCAN = 0xDA
-_TIFF_SIDES = {256: 0, 257: 1, 322: 0, 323: 1}  # width and height of the image, and of its tiles, decoded whole
-_TIFF_NUMBERS = {1: "B", 3: "H", 4: "I", 6: "B", 8: "H", 9: "I", 16: "Q", 17: "Q"}  # whole numbers, by their type
+_TIFF_SIDES = {256: 0, 257: 1, 322: 0, 323: 1}  # tags of width and height, of the image and of its tiles
+_TIFF_NUMBERS = {1: "B", 3: "H", 4: "I", 6: "B", 8: "H", 9: "I", 16: "Q", 17: "Q"}  # struct formats of integer types
 
 
 def stated_size_hw(data: bytes) -> tuple[int, int] | None:
-    """The (height, width) that a PNG, JPEG, WebP, BMP, GIF or TIFF states in its first part; None for anything else."""
+    """The (height, width) in the header of a PNG, JPEG, WebP, BMP, GIF or TIFF; None for anything else."""
     try:
         if data.startswith(b"\x89PNG\r\n\x1a\n"):
             width, height = unpack_from(">II", data, 16)
         elif data.startswith((b"GIF87a", b"GIF89a")):
             width, height = unpack_from("<HH", data, 6)
-        elif data.startswith(b"BM"):  # with a header of OS/2 or Windows; rows from top to bottom have a negative height
+        elif data.startswith(b"BM"):  # header of OS/2 or Windows; negative height: rows from top to bottom
             width, height = map(abs, unpack_from("<HH" if unpack_from("<I", data, 14) == (12,) else "<ii", data, 18))
         elif data.startswith(b"RIFF"):
             width, height = _webp(data)
@@ -40,13 +40,13 @@ def stated_size_hw(data: bytes) -> tuple[int, int] | None:
             width, height, *_ = jpeg_header(data)
         else:
             return None
-    except Exception:  # none, or cut off within its header
+    except Exception:  # no image, or a truncated header
         return None
     return height, width
 
 
 def jpeg_header(data: bytes) -> tuple[int, int, int, list[bytes]]:
-    """What stands before a JPEG's first scan.
+    """Read a JPEG's header: all segments before the first scan.
 
     Returns:
         The largest (width, height) in a frame header, and the number of its components; then the content of segments of
@@ -69,7 +69,7 @@ def jpeg_header(data: bytes) -> tuple[int, int, int, list[bytes]]:
 
 
 def jpeg_scans(data: bytes) -> tuple[int, int | None]:
-    """The number of a JPEG's scans, and the position of its end marker, not of a thumbnail's or an appended video's.
+    """Number of scans of a JPEG, and position of its own end marker, not a thumbnail's or appended video's.
 
     The position is None if there is no such marker within MOST_PARTS segments. Other threads work meanwhile.
     """
@@ -79,7 +79,7 @@ def jpeg_scans(data: bytes) -> tuple[int, int | None]:
 
 @compiled("UniTuple(int64, 2)(Array(uint8, 1, 'C', True))")
 def _count(data: NDArray[np.uint8]) -> tuple[int, int]:
-    """As `jpeg_scans`; -1 in place of None."""
+    """Compiled part of `jpeg_scans`; returns -1 in place of None."""
     scans, position = 0, 2
     for _ in range(MOST_PARTS):
         while position + 1 < len(data):
@@ -114,7 +114,7 @@ def _webp(data: bytes) -> tuple[int, int]:
 
 
 def _tiff(data: bytes) -> tuple[int, int]:
-    """The largest size that the first image and its tiles state; its directory lists (tag, type, count, value)."""
+    """The largest (width, height) among the first image and its tiles, from its directory entries."""
     order = ">" if data.startswith(b"MM") else "<"
     if 43 in data[2:4]:  # a BigTIFF
         at, counts, entry = 8, Struct(order + "Q"), Struct(order + "HHQ8s")
@@ -133,7 +133,7 @@ def _tiff(data: bytes) -> tuple[int, int]:
 
 
 def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
-    """The marker of each segment, and where its length begins, in order; no more than MOST_PARTS."""
+    """Yield (marker, position of the length) of each segment, in order; at most MOST_PARTS."""
     position = 2
     for _ in range(MOST_PARTS):
         found = _JPEG_MARKER.search(data, position)

@@ -1,4 +1,4 @@
-"""Reading one image of any accepted kind as uint8 RGB."""
+"""Read an image of any accepted kind as uint8 RGB."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif")
-"""File names that are read as images; anything else is tried as a video."""
+"""Suffixes of files that are read as images; all others are tried as videos."""
 
-_MOST_SCANS = 100  # of a JPEG, as libtiff allows; cameras' have 1, progressive ones about 10
-_MOST_SCANNED = 16  # all scans' pixels, in images of the largest size: some seconds
+_MOST_SCANS = 100  # scans of a JPEG, as in libtiff; baseline has 1, progressive about 10
+_MOST_SCANNED = 16  # limit on scans × pixels, in images of the largest size: a few seconds
 _JPEG_END = b"\xff\xd9"
-# More than the largest blocks of pixels take, without and with each restart marker; the first is not grey.
+# Filler longer than the largest blocks, without and with each restart marker; it does not start grey.
 _JPEG_DATA = (bytes((*range(165, 255), *range(165))) * 16).join(
     [b"", *(bytes((0xFF, 0xD0 + number)) for number in range(8)), b""]
 )
-_JPEG_GREYS = (64, 128)  # of missing data, in CMYK and any other colours
+_JPEG_GREYS = (64, 128)  # value that libjpeg fills in for missing data: CMYK, other colours
 _TIFF_BITS = 258
 
 Image = NDArray[np.uint8]
@@ -61,7 +61,7 @@ ImageLike = Union["np.ndarray[Any, Any]", torch.Tensor, str, os.PathLike[str], b
 
 
 def to_image(value: Any, name: str) -> Image:
-    """Turn one image of any accepted kind into uint8 [H, W, 3] RGB, the same for a file and for the PIL image of it.
+    """Convert an image of any accepted kind to uint8 [H, W, 3] RGB; a file and its PIL image give the same.
 
     Grey becomes RGB. Alpha is dropped, not blended, as PIL's convert("RGB") does. The EXIF rotation of a file or PIL
     image is applied; rfdetr's `predict` ignores it. Files with 16 bits per channel keep the upper 8, as their formats
@@ -86,7 +86,7 @@ def to_image(value: Any, name: str) -> Image:
 
 
 def to_pixels(value: Any, name: str) -> Image | torch.Tensor:
-    """Do what `to_image` does, but leave uint8 [H, W, 3] where it is if that is a GPU."""
+    """As `to_image`, but uint8 [H, W, 3] tensors on a GPU stay there."""
     if isinstance(value, str | os.PathLike):
         return read_image(path_of_image(value, name))
     if isinstance(value, bytes):
@@ -104,7 +104,7 @@ def to_pixels(value: Any, name: str) -> Image | torch.Tensor:
 
 
 def path_of_image(value: str | os.PathLike[str], name: str) -> Path:
-    """The path of an image's file, which may be given as a `file:` URL; `name` is the image's in messages.
+    """The path of an image file, given as a path or `file:` URL; `name` is the image's in messages.
 
     Raises:
         InputError: It is another URL.
@@ -112,7 +112,7 @@ def path_of_image(value: str | os.PathLike[str], name: str) -> Path:
     text = path_of_url(os.fspath(value))
     if is_stream(text) and not is_camera(text):
         raise InputError(f"{name} must be a file or in memory, got {shown_name(text)!r}: download an image first.")
-    return value if isinstance(value, Path) and str(value) == text else Path(text)  # one that knows its text
+    return value if isinstance(value, Path) and str(value) == text else Path(text)  # keeps its cached str
 
 
 def as_tensor(value: Any, name: str) -> Any:
@@ -144,7 +144,7 @@ def as_tensor(value: Any, name: str) -> Any:
 
 
 def from_floats(images: torch.Tensor, name: str) -> torch.Tensor:
-    """Turn floating images, as torchvision's transforms make them, into bytes: × 255, rounded, halves to even.
+    """Convert floating images in 0..1, as of torchvision's transforms, to bytes: × 255, rounded half to even.
 
     On a GPU this waits for the values to be checked.
 
@@ -168,7 +168,7 @@ def from_floats(images: torch.Tensor, name: str) -> torch.Tensor:
         )
     if images.numel():
         low, high = (float(value) for value in images.detach().aminmax())
-        if not (low >= 0 and high <= 1):  # NaN is neither
+        if not (low >= 0 and high <= 1):  # also catches NaN
             raise InputError(
                 f"{name} must be scaled to 0..1 if it is floating, got values from {low:g} to {high:g}: divide by 255, "
                 "undo a normalisation, or give uint8."
@@ -190,7 +190,7 @@ def split_images(value: Any, name: str) -> list[Any] | None:
 
 
 class ImageReference:
-    """A way to get an image again without keeping its memory: its path, or a weak reference to it, or to its batch."""
+    """Reference to an image that does not keep it alive: its path, or a weak reference to it or its batch."""
 
     __slots__ = ("_given", "_position", "path")
 
@@ -205,7 +205,7 @@ class ImageReference:
         self._position = position
 
     def image(self) -> Image | None:
-        """The image as uint8 [H, W, 3] RGB; None if nothing holds it any more.
+        """The image as uint8 [H, W, 3] RGB; None if it was freed.
 
         Raises:
             SourceError: The file can't be read any more.
@@ -218,7 +218,7 @@ class ImageReference:
         return None if given is None else to_image(given, "image")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ImageReference, (self.path,)  # in another process, or a copy, nothing but a file can be had again
+        return ImageReference, (self.path,)  # only paths survive copying and pickling
 
 
 def read_image(path: Path) -> Image:
@@ -242,13 +242,13 @@ def decode_image(data: bytes, name: str) -> Image:
         size_hw = stated_size_hw(data)
         if not plain or (size_hw is None and data.startswith(b"\xff\xd8")):
             raise _not_whole(name)
-        if size_hw is None:  # OpenCV decodes other formats, but their size is unknown beforehand
+        if size_hw is None:  # OpenCV knows more formats, but their size is unchecked
             raise SourceError(
                 f"image must be decodable, {name} is corrupt or no PNG, JPEG, WebP, BMP, TIFF or GIF; of others give a "
                 "PIL image."
             )
         limits.check("image_pixels", size_hw[0] * size_hw[1], f"{name} has", SourceError)
-        if data.startswith((b"GIF", b"II", b"MM")):  # OpenCV blends alpha, and knows fewer colours and compressions
+        if data.startswith((b"GIF", b"II", b"MM")):  # OpenCV blends alpha, supports fewer variants
             return _from_pil(open_with_pillow(data), name, size_hw)
         if data.startswith(b"\xff\xd8"):
             return _decode_jpeg(data, name)
@@ -260,8 +260,8 @@ def _not_whole(name: str) -> SourceError:
 
 
 def _decode(data: bytes, name: str) -> Image:
-    """Decode an image as it is stored, not turned."""
-    flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION  # cvtColor's threads get in each other's way
+    """Decode an image as stored, ignoring its orientation."""
+    flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION  # RGB here: cvtColor would start threads
     with _without_warnings():
         pixels = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), flags)
     if pixels is None:
@@ -270,20 +270,20 @@ def _decode(data: bytes, name: str) -> Image:
 
 
 def _decode_jpeg(data: bytes, name: str) -> Image:
-    """Decode a JPEG, upright; refuse it if data are missing, which libjpeg takes for grey."""
+    """Decode a JPEG, upright; refuse truncated data, which libjpeg would fill with grey."""
     width, height, components, descriptions = jpeg_header(data)
     scans, end = jpeg_scans(data)
     most = min(_MOST_SCANS, _MOST_SCANNED * limits.image_pixels // (width * height))
     if scans > most:
         raise SourceError(f"image must have at most {most} scans of {width}×{height} pixels, {name} has {scans}.")
-    if end is None and (scans != 1 or data.endswith(b"\0\0")):  # zeros in place of what was lost look like pixels
+    if end is None and (scans != 1 or data.endswith(b"\0\0")):  # lost data as zeros decode like pixels
         raise _not_whole(name)
     whole = data if end is not None else data + _JPEG_END
-    # Pillow and OpenCV have formulas of their own for CMYK.
+    # CMYK by Pillow: OpenCV converts it by another formula.
     pixels = _decode(whole, name) if components != 4 else np.array(open_with_pillow(whole).convert("RGB"))
     last = pixels[-1, -1]
     if end is None or (last.min() == last.max() and last[0] in _JPEG_GREYS):
-        # Of a whole file, data that are added at its end are ignored; after 0xFF they would be a marker.
+        # Data appended to a whole file are ignored by the decoder. Strip 0xFF, which would start a marker.
         longer = data[:end].rstrip(b"\xff") + _JPEG_DATA + _JPEG_END
         if not np.array_equal(_shrink_jpeg(whole), _shrink_jpeg(longer)):
             raise _not_whole(name)
@@ -300,8 +300,8 @@ def _shrink_jpeg(data: bytes) -> Image:
 def read_file(path: Path) -> bytes:
     """Read a whole image file; raises SourceError if it can't be read, is no regular file, or is too large."""
     try:
-        # Each call lets go of the interpreter's lock and must get it back among threads that decode: Path's make ten.
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a FIFO might wait for ever
+        # Few system calls, as each releases the interpreter lock and competes for it; pathlib makes ten.
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a FIFO could block for ever
         try:
             facts = os.fstat(file)
             if not stat.S_ISREG(facts.st_mode):
@@ -312,7 +312,7 @@ def read_file(path: Path) -> bytes:
                 data += more
         finally:
             os.close(file)
-    except (OSError, ValueError) as error:  # the latter for a NUL in the path
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise SourceError(f"image must be a readable file, {str(path)!r} is not: {explain(error)}.") from error
     return data
 
@@ -323,8 +323,8 @@ _quiet_now: list[int] = []  # OpenCV's previous log level, once per active reade
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Silence OpenCV's log while an image is read, as its errors are raised; safe in several threads at a time."""
-    logging: Any = getattr(cv2.utils, "logging", cv2)  # before OpenCV 4.13 in cv2 itself
+    """Silence OpenCV's log while an image is read, as errors are raised; thread-safe."""
+    logging: Any = getattr(cv2.utils, "logging", cv2)  # in cv2 itself before OpenCV 4.13
     with _quiet:
         _quiet_now.append(_quiet_now[0] if _quiet_now else logging.getLogLevel())
         logging.setLogLevel(0)  # silent
@@ -343,7 +343,7 @@ _PNG_METADATA = set(b"eXIf iTXt tEXt zTXt".split())
 
 
 def _split_png(data: bytes) -> tuple[bytes, bytes]:
-    """Split a PNG into the still image alone, as libpng complains about others on stderr, and its metadata.
+    """Split a PNG into the still image, without chunks that libpng warns about on stderr, and its metadata.
 
     Returns:
         The image, empty if the file is cut off or a checksum is wrong; a PNG without pixels, which Pillow opens.
@@ -367,22 +367,22 @@ def _split_png(data: bytes) -> tuple[bytes, bytes]:
 
 
 def _from_pil(image: Any, name: str, stated_hw: tuple[int, int] | None = None) -> Image:
-    """The pixels of a PIL image; `stated_hw` is the size for which there is memory, if it was opened here."""
+    """Pixels of a PIL image; `stated_hw` is the size in its header that was checked, for a file opened here."""
     error = InputError if stated_hw is None else SourceError
     if stated_hw is not None and image.width * image.height > stated_hw[0] * stated_hw[1]:
         raise error(f"image must be of the size that it states, {name} is larger.")
     limits.check("image_pixels", image.width * image.height, f"{name} has", error)
-    with translate_errors(SourceError, f"{name} must be whole, Pillow can't read it"):  # PIL reads the pixels only now
+    with translate_errors(SourceError, f"{name} must be whole, Pillow can't read it"):  # PIL decodes only now
         image.load()
     if image.mode.startswith("I;16"):
         array = np.asarray(image).astype(np.uint16)
-        if image.format is not None:  # a file's
+        if image.format is not None:  # read from a file
             bits = image.tag_v2.get(_TIFF_BITS, (16,))[0] if hasattr(image, "tag_v2") else 16
             array = (array >> (bits - 8)).astype(np.uint8)
     elif image.mode in ("I", "F"):
         raise error(f"{name} must have 8 or 16 bits per channel, got a PIL image of mode {image.mode!r}.")
     else:
-        image = image.convert("LA") if image.mode == "La" else image  # Pillow converts La to LA alone
+        image = image.convert("LA") if image.mode == "La" else image  # Pillow converts La only to LA
         array = np.array(image.convert("RGB"), dtype=np.uint8)
     return turn(_from_array(array, name), orientation_of(image))
 
@@ -398,7 +398,7 @@ def _from_array(array: NDArray[Any], name: str) -> Image:
             f"{name} must be uint8, got {got}, which does not say what white is: scale it, for 12 bits with "
             "(image >> 4).astype(np.uint8), for 16 with (image >> 8)."
         )
-    if array.ndim == 1 and array.dtype.kind in "OU":  # of images or paths
+    if array.ndim == 1 and array.dtype.kind in "OU":  # an array of images or paths
         raise InputError(f"{name} must be a list if it has several images, got {got}: give list({name}).")
     if array.dtype != np.uint8:
         cure = {
@@ -416,6 +416,6 @@ def _from_array(array: NDArray[Any], name: str) -> Image:
 
 
 def _pack(rgb: Image) -> Image:
-    """uint8 [H, W, 3] with each row's bytes side by side; rows may have gaps between them."""
+    """Copy unless the bytes of each row are contiguous; gaps between rows are allowed."""
     is_packed = rgb.strides[-2:] == (3, 1) and rgb.strides[0] >= 0
     return rgb if is_packed else np.ascontiguousarray(rgb)

@@ -1,4 +1,4 @@
-"""Videos cut into parts at key frames; a part's frames have the indices that they have in the whole video."""
+"""Cut videos into parts at key frames; frames keep their indices in the whole video."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CannotEnterError", "Entry", "VideoPart", "cut_video", "open_part"]
 
-_MOST_COUNTED = 15  # entries that are reached by reading the file from its beginning
+_MOST_COUNTED = 15  # most entries, if each is reached by reading from the start of the file
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,15 @@ class VideoPart:
     """Consecutive frames of a video."""
 
     first: int
-    """Index of its first frame in the whole video."""
+    """Index of the part's first frame in the whole video."""
     count: int | None
-    """Number of frames, shown or bad; None for all up to the end."""
+    """Number of frames in the part, bad ones included; None for all up to the end."""
     entry: Entry | None
-    """Where decoding begins, its index is `first`; None if all frames before the part are decoded, too."""
+    """Key frame `first`, at which decoding begins; None to decode all frames before the part, too."""
 
 
 def cut_video(name: str, *, seconds: float = 10.0) -> list[VideoPart]:
-    """Cut a video into parts that begin at key frames, of which only two are decoded.
+    """Cut a video into parts that begin at key frames; decodes only two key frames.
 
     The parts joined are the whole video: `open_part` gives the frames that `open_source` gives.
 
@@ -60,7 +60,7 @@ def cut_video(name: str, *, seconds: float = 10.0) -> list[VideoPart]:
 
 
 def _holds(name: str, entry: Entry) -> bool:
-    """Whether decoding can begin at an entry; it can't in streams whose pictures are refreshed bit by bit."""
+    """Whether decoding can begin at an entry; not in streams with gradual intra refresh."""
     try:
         _PartSource(name, VideoPart(entry.index, 1, entry)).close()
     except CannotEnterError:
@@ -100,7 +100,7 @@ def open_part(name: str, part: VideoPart, *, every: int = 1, decoding: Decoding 
 
 
 def _first_wanted(part: VideoPart, every: int) -> int:
-    """The first index from the part's beginning on that is a multiple of `every`."""
+    """The first index in the part that is a multiple of `every`."""
     return -(-part.first // every) * every
 
 
@@ -128,10 +128,10 @@ class _PartSource(VideoSource):
         self.fps = self.fps and self.fps / self._every
 
     def _take_no_frame(self) -> None:
-        """Accept a part without frames to give."""
+        """Accept a part without selected frames."""
 
     def _take_start(self, index: int) -> None:
-        """The facts are adapted already."""
+        """Do nothing: `_take_facts` has adapted the metadata."""
 
     def _next(self) -> Frame | None:
         frame = super()._next()
@@ -161,6 +161,6 @@ class _PartSource(VideoSource):
         super()._skip(reason, count)
 
     def _doubt(self, cause: str) -> None:
-        """Raise if the part is read from an entry, as frames may be other than those of the whole video."""
+        """Raise if the part is read from an entry: its frames may differ from those of the whole video."""
         if self._entry is not None:
             raise self._refusal(self._entry, cause)

@@ -1,4 +1,4 @@
-"""Live sources: cameras and network streams, opened again when they break off or fall silent."""
+"""Live sources: cameras and network streams, reconnected when they fail or fall silent."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from maskjet.sources.fenced_urls import Resolve
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
-_HELD_S = 60.0  # after success that held so long, waits are short again
-_HIGHEST_FPS = 1000.0  # a stated rate above is taken as wrong
-_MOST_BAD = 1000  # entries of `bad_frames`: a live source has no end
+_HELD_S = 60.0  # after success for so long, waits start short again
+_HIGHEST_FPS = 1000.0  # higher stated rates are ignored
+_MOST_BAD = 1000  # entries kept in `bad_frames`, as a live source is endless
 _RETRIED = (SourceError, FrameError, UnsupportedError)
-_chance = random.Random()  # of our own, as a program may rely on the common one's sequence
+_chance = random.Random()  # own generator: does not disturb the program's random sequence
 _log = logging.getLogger("maskjet")
 _T = TypeVar("_T")
 
 
 class Retries:
-    """Tries failed work again, after waits that double from 0.5 s to 30 s, for `patience_s`, until `stop` is set.
+    """Retries failed work for `patience_s`, with waits that double from 0.5 s to 30 s, until `stop` is set.
 
     Each wait is shorter by up to a half, at random, so that the sources of a host that was away don't return at once.
     """
@@ -75,7 +75,7 @@ class Retries:
 
 
 class LiveSource(Source):
-    """A camera or network stream over all its connections.
+    """A camera or network stream across reconnections.
 
     When it ends, breaks off or gives nothing for 10 s, it is opened again. The time of its frames goes on by the clock;
     their index counts the frames that came. Each gap is an entry in `bad_frames`. Frames may change their size, and the
@@ -102,18 +102,18 @@ class LiveSource(Source):
         self._retries = Retries(self._closed, reconnect_for)
         self._given = 0
         self._first = 0  # index of the connection's first frame
-        self._starts_s: float | None = None  # time of its first frame, if it is a later connection with times
-        self._step_s = 0.0  # between its frames
-        self._ahead_s: float | None = None  # to add to its times; None until its first time is known
-        self._came = time.monotonic()  # when the last frame did
-        self._last_s: float | None = None  # its time
+        self._starts_s: float | None = None  # time of its first frame, after a reconnection
+        self._step_s = 0.0  # seconds between its frames
+        self._ahead_s: float | None = None  # offset of its times; None until the first is known
+        self._came = time.monotonic()  # arrival of the last frame
+        self._last_s: float | None = None  # time of the last frame
         self._reconnects = 0
         self._error: str | None = None
-        self._forgotten = 0  # entries that were in `bad_frames`
+        self._forgotten = 0  # entries dropped from `bad_frames`
 
     @property
     def state(self) -> SourceState:
-        """How it does at this moment; may be asked for by any thread, while another one reads."""
+        """Current state of the source; may be read by any thread, while another one reads frames."""
         state = super().state
         bad_frames = state.bad_frames + self._forgotten
         return replace(state, bad_frames=bad_frames, reconnects=self._reconnects, error=self._error)
@@ -141,7 +141,7 @@ class LiveSource(Source):
                 return
 
     def _read_connection(self) -> Generator[Frame, None, str]:
-        """The frames of a connection; returns why no more come."""
+        """Yield the frames of a connection; returns why it ended."""
         connection = self._connection
         with connection:
             frames = iter(connection)
@@ -156,7 +156,7 @@ class LiveSource(Source):
         return "the stream ended"
 
     def _number(self, frame: Frame) -> Frame:
-        """Give a connection's frame the index and time that it has in the source."""
+        """Convert a frame's index and time from the connection's to the source's."""
         self._given += 1
         if self._reconnects:
             index = self._first + frame.index
@@ -165,17 +165,17 @@ class LiveSource(Source):
         return frame
 
     def _time_of(self, frame: Frame) -> float | None:
-        """The time that a frame of a later connection has in the source."""
+        """Convert the time of a frame after a reconnection to the time of the source."""
         time_s = frame.time_s
         if self._ahead_s is None and self._starts_s is not None:
             by_rate_s = self._starts_s + frame.index * self._step_s
-            if time_s is None:  # as of the first frame of most RTSP connections
+            if time_s is None:  # first frame of most RTSP connections
                 return by_rate_s
             self._ahead_s = by_rate_s - time_s
         return None if time_s is None else time_s + (self._ahead_s or 0.0)
 
     def _take_losses(self, connection: VideoSource) -> None:
-        """Move a connection's bad frames to the source, with their indices in it."""
+        """Move a connection's bad frames to the source, with the source's indices."""
         self.bad_frames += [(self._first + index, why) for index, why in connection.bad_frames]
         connection.bad_frames.clear()
         self._forgotten += max(len(self.bad_frames) - _MOST_BAD, 0)
@@ -183,7 +183,7 @@ class LiveSource(Source):
         self.frames_seen = self._first + connection.frames_seen
 
     def _open_again(self) -> bool:
-        """Make another connection; returns False if the source was closed."""
+        """Reconnect; returns False if the source was closed."""
         remaining = self._selection.within(0, self._given)
         try:
             opened = self._retries.run(lambda: self._connect(remaining), self._note_error, waits=True)
@@ -195,7 +195,7 @@ class LiveSource(Source):
         if opened is None:
             return False
         self._use(opened)
-        if self._closed.is_set():  # before the connection was known
+        if self._closed.is_set():  # closed during the reconnection
             opened.close()
             return False
         self._count_gap(opened)
@@ -205,7 +205,7 @@ class LiveSource(Source):
         self._error = cause_of(error)
 
     def _count_gap(self, opened: VideoSource) -> None:
-        """Count the gap before another connection, whose first frame has just come."""
+        """Record the gap before a reconnection, whose first frame has just arrived."""
         gap_s = time.monotonic() - self._came
         rate = (opened.fps or 0.0) * self._selection.every
         rate = rate if rate <= _HIGHEST_FPS else 0.0
@@ -221,7 +221,7 @@ class LiveSource(Source):
 
 
 def open_stream(url: str, opening: Opening = DEFAULT_OPENING, resolve: Resolve | None = None) -> Source:
-    """Open a camera or URL; `resolve` checks the host of a URL each time.
+    """Open a camera or URL; `resolve` checks the host at each connection.
 
     Returns:
         A `LiveSource`, or a `VideoSource` if it is no live source or not to be opened again.

@@ -1,4 +1,4 @@
-"""Accounts for every packet of a video: its frame is shown, or told to be lost.
+"""Account for every packet of a video: its frame is either shown or reported as lost.
 
 A packet without a picture is a lost frame if its codec has a frame in every packet, or where anything is damaged; else
 it is a second field, or a picture that is never shown. Frames whose packets are missing can only be estimated, from a
@@ -22,25 +22,25 @@ from maskjet.sources.video_index import LEAST_BYTES, MATROSKA, MP4, PROGRESSIVE,
 _DAMAGED = "its data are damaged"
 _FLASH = "flv"
 _SEQUENTIAL = (MATROSKA, _FLASH)
-"""Formats in which packets of all streams follow one another in the file."""
-_MOST_BETWEEN = 64  # bytes between two packets, for headers
-_STATE_THEIR_END = (*_SEQUENTIAL, "avi", MP4)  # in others, FFmpeg's duration is a guess
+"""Container formats that store packets of all streams contiguously."""
+_MOST_BETWEEN = 64  # most bytes between two packets, taken by headers
+_STATE_THEIR_END = (*_SEQUENTIAL, "avi", MP4)  # formats with a stored duration; else FFmpeg guesses
 _CLOCK = re.compile(r"(\d{1,6}):(\d{1,2}):(\d{1,2}(?:\.\d{1,9})?)$")
-_LOCAL = 15  # intervals whose median is the local one
-_LONGEST_STEP = 1.5  # local intervals
+_LOCAL = 15  # last frame intervals, whose median is the local one
+_LONGEST_STEP = 1.5  # in local intervals; longer steps are gaps
 
 
 class Loss(NamedTuple):
-    """Something that is not shown."""
+    """A lost frame, or missing packets."""
 
     reason: str
-    """What happened, for people."""
+    """Reason for the loss, as text."""
     frames: int
-    """1 for a frame whose packet is there; 0 for missing packets, whose number is an estimate."""
+    """1 for a lost frame whose packet exists; 0 for missing packets, whose number is only estimated."""
 
 
 class Losses:
-    """Follows a video's packets in the order of the file, and its pictures in the order in which they are shown.
+    """Tracks a video's packets in file order and its pictures in display order, to find losses.
 
     Decoding begins at an entry, or at the beginning of the file.
     """
@@ -53,21 +53,21 @@ class Losses:
         self._lists_packets = self._format == MP4 and bool(stream.frames)  # none can be missing within
         is_progressive = stream.codec_context.field_order in PROGRESSIVE
         self._least_bytes = LEAST_BYTES.get(stream.codec.canonical_name) if is_progressive else None
-        self._first_key = None if entry is None else entry.pts  # presentation time
+        self._first_key = None if entry is None else entry.pts  # presentation time of the first key frame, in ticks
         self._packets = 0 if entry is None else entry.packets
-        # The first is added to pictures' times, the last to packets': where time jumps back, the times below go on.
+        # Offsets that keep times increasing where time jumps back: the first for pictures, the last for packets.
         self._shifts = [0]
-        self._decoded: int | None = None  # when the last packet is decoded, without a shift
-        # A heap: presentation times of packets without a picture yet, and whether each is known to be a frame.
+        self._decoded: int | None = None  # decoding time of the last packet, unshifted
+        # Heap of (presentation time, is surely a frame) of packets whose picture is still due.
         self._due: list[tuple[int, bool]] = []
-        self._untimed: deque[int] = deque()  # decoding times of packets with no other time, without a picture yet
-        self._given_up: set[int] = set()  # presentation times of frames told to be lost
-        self._damage: str | None = None  # the last report
+        self._untimed: deque[int] = deque()  # decoding times of due packets without presentation time
+        self._given_up: set[int] = set()  # presentation times of frames reported as lost
+        self._damage: str | None = None  # last damage reported by the decoder
         self._suspects: list[tuple[int, int]] = []  # (start, end) of spans in which packets may be missing
-        self._before: int | None = None  # when the video's last packet is decoded
+        self._before: int | None = None  # decoding time of the video's last packet
         self._delay = 0  # longest time from decoding to presentation so far
-        self._was_damaged = False  # a packet of another stream, or the last one
-        self._position: int | None = None  # byte behind the last packet
+        self._was_damaged = False  # whether the last packet, or one of another stream since, was damaged
+        self._position: int | None = None  # file position behind the last packet
         self._last: int | None = None  # presentation time of the last picture, shown or lost
         self._intervals: deque[int] = deque(maxlen=_LOCAL)
         self._end_s = self._end_of_all_s = 0.0
@@ -83,7 +83,7 @@ class Losses:
         end_s = _end_s(packet)
         self._end_of_all_s = max(self._end_of_all_s, end_s)
         if packet.stream_index != self._number:
-            self._was_damaged |= is_damaged  # the missing packet may be the video's
+            self._was_damaged |= is_damaged  # the lost bytes may hold a video packet
             return
         self._packets += packet.pos is not None
         time = packet.pts if packet.dts is None else packet.dts
@@ -104,7 +104,7 @@ class Losses:
         if is_damaged or self._was_damaged or self._first_key is None:
             self._suspect(min(time, pts), time)
         self._was_damaged, self._before = packet.is_corrupt, time
-        # Pictures that follow the first key frame and are shown before it refer to others, which are not there.
+        # Leading pictures, shown before the first key frame, refer to missing pictures and are not due.
         if not packet.is_discard and (self._first_key is None or pts >= self._first_key):
             if packet.pts is None:
                 self._untimed.append(time - self._shifts[-1])
@@ -113,13 +113,13 @@ class Losses:
             self._end_s = max(self._end_s, end_s)
 
     def place(self, picture: av.VideoFrame) -> None:
-        """Give a picture a time if the file has none: packets' decoding times, in order, rise as the pictures' do."""
+        """Assign decoding times, in order, to pictures of files without presentation times."""
         if picture.pts is None and self._untimed:
             time = self._untimed.popleft()
             picture.pts = time if self._last is None else max(time, self._last - self._shifts[0] + 1)
 
     def _shifted(self, picture: av.VideoFrame) -> int | None:
-        """A picture's time by the first shift by which it is due: decoders hold pictures from before a jump."""
+        """A picture's time plus the first offset with which it is due, as decoders delay pictures across a jump."""
         if picture.pts is None:
             return None
         if len(self._shifts) > 1:
@@ -129,7 +129,7 @@ class Losses:
         return picture.pts + self._shifts[0]
 
     def _has_hole(self, packet: av.Packet[Any]) -> bool:
-        """Whether the bytes before a packet belong to no packet, or to two."""
+        """Whether there is a gap or an overlap in the file before a packet."""
         if packet.pos is None or self._format not in _SEQUENTIAL:
             return False
         end, self._position = self._position, packet.pos + packet.size
@@ -140,14 +140,14 @@ class Losses:
         self._add_suspect(min(before, since), max(before, until) + self._delay)
 
     def _add_suspect(self, since: int, until: int) -> None:
-        """Add a span, joined with the last one where they touch: of a file all damaged, each packet has one."""
+        """Add a suspect span, merged with the last one if they touch, which bounds their number."""
         if self._suspects and since <= self._suspects[-1][1] and until >= self._suspects[-1][0]:
             last = self._suspects.pop()
             since, until = min(since, last[0]), max(until, last[1])
         self._suspects.append((since, until))
 
     def fail(self, reason: str, packet: av.Packet[Any] | None = None) -> None:
-        """Record that the decoder found damage in a packet, the last one, or that no more can be read."""
+        """Record a decoding error in the last packet, or a read error."""
         self._damage, self._was_damaged = reason, True
         if packet is not None and packet.size and packet.pts is None and self._untimed:
             self._untimed.pop()
@@ -155,11 +155,11 @@ class Losses:
             self._suspect(self._before, self._before)
 
     def is_given_up(self, picture: av.VideoFrame) -> bool:
-        """Whether a picture was told to be lost before it came."""
+        """Whether a picture was already reported as lost."""
         return self._shifted(picture) in self._given_up
 
     def before(self, picture: av.VideoFrame | None) -> Iterator[Loss]:
-        """The losses before the next picture (None: before the end), and the picture itself if it is damaged."""
+        """Yield the losses before the next picture, or the end if None; and the picture itself if damaged."""
         pts = None if picture is None else self._shifted(picture)
         while self._due and (picture is None or (pts is not None and self._due[0][0] <= pts)):
             due, is_frame = heappop(self._due)
@@ -182,7 +182,7 @@ class Losses:
             yield Loss(_DAMAGED, 1)
 
     def _gap(self, pts: int) -> Iterator[Loss]:
-        """The packets that seem to be missing before a frame, shown or lost."""
+        """Yield a loss if packets seem to be missing before a frame."""
         before, self._last = self._last, pts
         if before is None or pts <= before:
             return
@@ -198,7 +198,7 @@ class Losses:
         return any(first <= until and last >= since for first, last in self._suspects)
 
     def _gap_at_end(self) -> Iterator[Loss]:
-        """The packets that are missing at the end, by what the file states."""
+        """Yield a loss if packets are missing at the end, judged by header or index."""
         stated = self._stated_packets()
         missing_s = self._missing_s()
         local_s = median(self._intervals) * self._tick if self._intervals else 0.0
@@ -216,21 +216,21 @@ class Losses:
         return Loss(f"about {frames} frame{'s'[: frames > 1]} missing {where}", 0)
 
     def _stated_packets(self) -> int:
-        """The number of packets that the header or index states; 0 if none is."""
+        """Number of packets according to header or index; 0 if unknown."""
         listed = self._stream.index_entries
         if self._lists_packets:
-            return len(listed)  # with those that an edit list cuts away
+            return len(listed)  # includes packets cut by an edit list
         if self._format == "avi" and len(listed) and listed[-1].timestamp + 1 == self._stream.frames:
-            return len(listed)  # repetitions of a frame are not listed
+            return len(listed)  # the index has no entries for repeated frames
         return self._stream.frames
 
     def _missing_s(self) -> float:
-        """Seconds from the end of the last frame to the end that the header states; 0 if it states none."""
+        """Seconds between the end of the last frame and the end in the header; 0 if unknown."""
         stream = self._stream
         if self._format not in _STATE_THEIR_END:
             return 0.0
         if stream.duration is not None:
-            is_from_start = stream.frames or self._format != MP4  # in fragments it is from zero
+            is_from_start = stream.frames or self._format != MP4  # in fragmented MP4 it counts from zero
             return (stream.duration + (stream.start_time or 0 if is_from_start else 0)) * self._tick - self._end_s
         if tagged_s := _tagged_end_s(stream):
             return tagged_s - self._end_s
@@ -238,7 +238,7 @@ class Losses:
 
 
 def announced_length(container: av.container.InputContainer, stream: av.VideoStream) -> int | None:
-    """The number of frames that a video's header states, or else that fit into the time that it states."""
+    """Number of frames in a video's header, or else estimated from its duration and rate."""
     if stream.frames or not stream.average_rate:
         return stream.frames or None
     tick, start_s, ticks = float(stream.time_base or 0), 0.0, stream.duration or 0
@@ -246,13 +246,13 @@ def announced_length(container: av.container.InputContainer, stream: av.VideoStr
     if not ticks:
         length_s = _tagged_end_s(stream) or (container.duration or 0) / av.time_base
         start_s = (stream.start_time or 0) * tick
-        if container.format.name != MATROSKA:  # there, durations are the end's time
+        if container.format.name != MATROSKA:  # in Matroska the duration is the end time
             start_s -= (container.start_time or 0) / av.time_base
     return round((length_s - start_s if length_s > start_s else length_s) * stream.average_rate) or None
 
 
 def _tagged_end_s(stream: av.VideoStream) -> float | None:
-    """The end of a video in Matroska, in seconds, as its tags state it; None if they don't."""
+    """End of a Matroska video in seconds, from its tags; None if missing."""
     match = _CLOCK.match(stream.metadata.get("DURATION", ""))
     return int(match[1]) * 3600 + int(match[2]) * 60 + float(match[3]) if match else None
 
@@ -260,4 +260,4 @@ def _tagged_end_s(stream: av.VideoStream) -> float | None:
 def _end_s(packet: av.Packet[Any]) -> float:
     """End of a packet's presentation, in seconds; 0 if it has no clock."""
     tick, end = packet.time_base, ((packet.dts or 0) if packet.pts is None else packet.pts) + (packet.duration or 0)
-    return end * tick.numerator / tick.denominator if tick else 0.0  # as a Fraction it takes four times as long
+    return end * tick.numerator / tick.denominator if tick else 0.0  # Fraction arithmetic takes four times as long

@@ -8,10 +8,10 @@ from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
 
-_RATE_S = 5.0  # over which frames per second are measured
-_LEAST_RATE_S = 1.0  # a stream begins with frames that waited while it was opened
+_RATE_S = 5.0  # window of the frame rate
+_LEAST_RATE_S = 1.0  # shortest window: a stream starts with a burst of buffered frames
 _MOST_MOMENTS = 256
-_DRIFT = 2e-4  # seconds per second by which a camera's clock may be slow
+_DRIFT = 2e-4  # assumed drift of a camera's clock, seconds per second
 
 
 @dataclass(frozen=True)
@@ -19,19 +19,19 @@ class SourceState:
     """State of a source at one moment."""
 
     connected: bool = False
-    """Whether it is open; False while a live source is opened again, and when its frames have ended. Closing a source
-    does not change it."""
+    """Whether the source is open; False during reconnection, and after its last frame. Closing a source does not
+    change it."""
     fps: float = 0.0
-    """Frames given per second, over the last 5 s."""
+    """Frames read per second, over the last 5 s."""
     lag_s: float | None = None
-    """Delay of the last frame in seconds, against the frame that came with the least; None if the source is not live,
-    or its frames have no times."""
+    """Delay of the last frame relative to the least delayed one, in seconds; None if the source is not live or its
+    frames have no times."""
     drops: int = 0
     """Frames skipped because newer ones had arrived."""
     bad_frames: int = 0
     """Entries in `Source.bad_frames` so far: frames that could not be decoded, and runs of missing frames."""
     reconnects: int = 0
-    """How often a live source was opened again."""
+    """Number of reconnections of a live source."""
     error: str | None = None
     """Why a live source is not connected; None if it is, or has ended."""
 
@@ -58,13 +58,13 @@ class Meter:
 
     def __init__(self) -> None:
         self._moments: deque[float] = deque(maxlen=_MOST_MOMENTS)
-        self._least: tuple[float, float] | None = None  # lateness, and when it was measured
+        self._least: tuple[float, float] | None = None  # least lateness, and time of its measurement
         self._last_s = -math.inf  # time of the last frame
         self.lag_s: float | None = None
         """Lag of the last frame; None if frames have no times."""
 
     def add(self, time_s: float | None) -> None:
-        """Add a frame that comes now, with its own time."""
+        """Record a frame that arrives now, with its presentation time."""
         now = time.monotonic()
         self._moments.append(now)
         if time_s is None:
@@ -80,12 +80,12 @@ class Meter:
         self.lag_s = late_s - least_s
 
     def begin_anew(self) -> None:
-        """Forget the lag: the next frame will be of another connection, or by another clock."""
+        """Reset the lag, before frames of another connection or clock."""
         self._least = self.lag_s = None
 
     @property
     def fps(self) -> float:
-        """Frames per second, lately; 0 if fewer than two came."""
+        """Recent frames per second; 0 after fewer than two frames."""
         moments, now = tuple(self._moments), time.monotonic()
         recent = moments[bisect_left(moments, now - _RATE_S) :]
         return (len(recent) - 1) / max(now - recent[0], _LEAST_RATE_S) if recent else 0.0

@@ -1,4 +1,4 @@
-"""JPEGs decoded by an NVIDIA GPU's own decoder into GPU memory, through nvJPEG, NVIDIA's library."""
+"""Decode JPEGs into GPU memory by the GPU's hardware decoder, through NVIDIA's nvJPEG."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from maskjet.ops.gpu import capturing, on_device
 from maskjet.sources.plain_jpegs import PlainJPEG
 
 _CUDA = 13  # major version of the library and of PyTorch's runtime
-_LIBRARY = f"cu{_CUDA}/lib/libnvjpeg.so.{_CUDA}"  # below the folders of the namespace package `nvidia`
+_LIBRARY = f"cu{_CUDA}/lib/libnvjpeg.so.{_CUDA}"  # relative to the namespace package `nvidia`
 _PURPOSE = "Decoding JPEGs on a GPU"
 _HARDWARE = 3  # NVJPEG_BACKEND_HARDWARE
 _INTERPOLATED = 1 << 5  # NVJPEG_FLAGS_UPSAMPLING_WITH_INTERPOLATION, as libjpeg-turbo upsamples chroma
 _RGB = 5  # NVJPEG_OUTPUT_RGBI: interleaved
-_MOST_TOGETHER = 32  # images that are submitted in one call
-_STATES = 2  # batches on the way: one is decoded while the next one is submitted
-_MIRRORED = {2: (1,), 3: (0, 1), 4: (0,), 6: (1,), 7: (0, 1), 8: (0,)}  # axes, by orientation as in EXIF
+_MOST_TOGETHER = 32  # images per call
+_STATES = 2  # batches in flight: one is decoded while the next is submitted
+_MIRRORED = {2: (1,), 3: (0, 1), 4: (0,), 6: (1,), 7: (0, 1), 8: (0,)}  # axes to flip, by EXIF orientation
 _making = threading.Lock()
 
 
@@ -39,7 +39,7 @@ class _Image(ctypes.Structure):
 
 
 def jpeg_decoder(device: str) -> JPEGDecoder:
-    """The process's decoder of a GPU, "cuda:N", made when it is first asked for.
+    """The process's JPEG decoder of a GPU, "cuda:N", created on first use.
 
     Raises:
         UnsupportedError: The GPU can't be used or has no decoder of JPEGs, or PyTorch is not for CUDA 13.
@@ -50,7 +50,7 @@ def jpeg_decoder(device: str) -> JPEGDecoder:
 
 
 class JPEGDecoder:
-    """Decodes JPEGs by an NVIDIA GPU's own decoder; one per process and GPU (`jpeg_decoder`), for several threads."""
+    """Hardware JPEG decoder of an NVIDIA GPU; one per process and GPU (`jpeg_decoder`), thread-safe."""
 
     def __init__(self, device: str) -> None:
         library, self._device = _load_library(), torch.device(device)
@@ -59,8 +59,8 @@ class JPEGDecoder:
         with ExitStack() as stack:
             try:
                 stack.enter_context(on_device(self._device))
-                torch.zeros(1, dtype=torch.uint8, device=self._device)  # a new thread has no context before
-            except (RuntimeError, AssertionError) as error:  # the latter without CUDA
+                torch.zeros(1, dtype=torch.uint8, device=self._device)  # creates the context in a new thread
+            except (RuntimeError, AssertionError) as error:  # AssertionError: no CUDA
                 raise UnsupportedError(f"device={device!r} can't be used: {first_line(error)}") from error
             stack.enter_context(capturing)
             undo = stack.enter_context(ExitStack())
@@ -95,7 +95,7 @@ class JPEGDecoder:
             state = self._free.get()
             try:
                 decoded = state.decode(batch)
-                if decoded is None:  # because of one of them, perhaps
+                if decoded is None:  # one image may have caused it
                     alone = [state.decode([image]) for image in batch] if len(batch) > 1 else [None]
                     results += [found[0] if found else None for found in alone]
                 else:
@@ -119,13 +119,13 @@ class _State:
         self._state, self._batch = ctypes.c_void_p(), 0
         self._room = (0, 0, 0)
         cuda: Any = torch.cuda  # PyTorch has no types for these
-        self._stream, self._done = cuda.Stream(device), cuda.Event(blocking=True)  # who waits sleeps
+        self._stream, self._done = cuda.Stream(device), cuda.Event(blocking=True)  # blocking: waiting threads sleep
         status = library.nvjpegJpegStateCreate(handle, ctypes.byref(self._state))
         if status:
             raise UnsupportedError(f"nvJPEG can't be used, it failed with status {status}: use decoder='cpu'.")
 
     def close(self) -> None:
-        """Free the state."""
+        """Free nvJPEG's state."""
         self._library.nvjpegJpegStateDestroy(self._state)
 
     def decode(self, images: Sequence[PlainJPEG]) -> list[torch.Tensor] | None:
@@ -136,7 +136,7 @@ class _State:
                 pixels if image.orientation == 1 else self._empty(*image.size_hw[:: -1 if image.orientation > 4 else 1])
                 for image, pixels in zip(images, stored, strict=True)
             ]
-            # The current stream owns the memory and may still write it: nvJPEG's own streams don't wait for that.
+            # The current stream may still write this memory, and nvJPEG's internal streams do not wait for it.
             owner = torch.cuda.current_stream(self._device)
             if not owner.query():
                 self._done.record(owner)
@@ -147,7 +147,7 @@ class _State:
                     for image, pixels, turned in zip(images, stored, upright, strict=True):
                         if turned is not pixels and status == 0:
                             turned.copy_(_turn(pixels, image.orientation))
-            finally:  # also after a failure: part of the batch may be on its way into the memory
+            finally:  # also after a failure: part of the batch may still be written
                 self._done.record(self._stream)
                 self._done.synchronize()
         return upright if status == 0 else None
@@ -156,7 +156,7 @@ class _State:
         return torch.empty((height, width, 3), dtype=torch.uint8, device=self._device)
 
     def _submit(self, images: Sequence[PlainJPEG], targets: Sequence[torch.Tensor]) -> int:
-        """Let nvJPEG decode a batch on the current stream; its status."""
+        """Submit a batch to nvJPEG on the state's stream; returns nvJPEG's status."""
         count = len(images)
         data = (ctypes.c_char_p * count)(*(image.data for image in images))
         lengths = (ctypes.c_size_t * count)(*(len(image.data) for image in images))
@@ -165,7 +165,7 @@ class _State:
             place.channel[0], place.pitch[0] = target.data_ptr(), target.stride(0)
         needed = (count, max(lengths), max(target.numel() for target in targets))
         room = tuple(map(max, self._room, needed))
-        # Before it takes more memory, CUDA may wait for all streams, which would end a capture.
+        # Allocating more memory may synchronise the device, which would abort a graph capture.
         with capturing if room != self._room else nullcontext(), self._submitting:
             self._room = room
             status, handle, state = 0, self._handle, self._state
@@ -179,14 +179,14 @@ class _State:
 
 
 def _turn(pixels: torch.Tensor, orientation: int) -> torch.Tensor:
-    """Turn an image upright, as `pillow_images.turn` does on the CPU."""
+    """Rotate or mirror an image upright, as `pillow_images.turn` on the CPU."""
     turned = pixels.transpose(0, 1) if orientation > 4 else pixels
     return turned.flip(_MIRRORED[orientation]) if orientation in _MIRRORED else turned
 
 
 @cache
 def _load_library() -> Any:
-    """Load nvJPEG from the package nvidia-nvjpeg; its calls leave the interpreter's lock."""
+    """Load nvJPEG from the package nvidia-nvjpeg; its calls release the interpreter lock."""
     if torch.version.cuda is None or torch.version.cuda.partition(".")[0] != str(_CUDA):
         raise UnsupportedError(
             f"PyTorch must be built for CUDA {_CUDA} to decode JPEGs on a GPU, got {torch.version.cuda}: use "

@@ -1,4 +1,4 @@
-"""Pictures as decoders on a GPU leave them: NV12 in its memory, converted to RGB where they are used."""
+"""Frames decoded by a GPU: NV12 in its memory, converted to RGB only where needed."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from maskjet.ops.preprocess import cpu
 from maskjet.ops.preprocess.yuv import Matrix, yuv_conversion
 
 _of_thread = threading.local()
-"""Its `memory` is page-locked, uint8 [bytes]: each thread downloads one picture at a time, into its own."""
+"""`memory`: page-locked uint8 [bytes], a download buffer per thread."""
 _MATRICES: dict[int, Matrix] = {1: "bt709", 4: "fcc", 5: "bt601", 6: "bt601", 7: "smpte240m", 9: "bt2020"}
 
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A frame in NV12."""
+    """A frame in NV12, usually in GPU memory."""
 
     memory: torch.Tensor
-    """uint8 [H × 3 / 2, W], H and W even: the rows of luma, then those of chroma, U and V in turn. Finished, so that
-    any stream may read it."""
+    """uint8 [H × 3 / 2, W], H and W even: rows of luma, then rows of interleaved U and V. Written completely, so any
+    stream may read it."""
     conversion: torch.Tensor
-    """int32 [4, 2] on the CPU: the numbers that convert it to RGB; the same object for all frames of equal colours."""
+    """int32 [4, 2] on the CPU: coefficients of `yuv_conversion`; frames of equal colours share the tensor."""
     tile: tuple[int, int, int, int] | None = None
-    """(top, left, height, width), all even: the part of the frame that it shows; None for all."""
+    """(top, left, height, width) of the visible part in pixels, all even; None for the whole frame."""
 
     @property
     def area(self) -> tuple[int, int, int, int]:
@@ -43,7 +43,7 @@ class Picture:
         return self.area[2:]
 
     def planes(self, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Luma [H, W] and chroma [H / 2, W / 2, 2] in the memory, or in a copy of it."""
+        """Views of luma [H, W] and chroma [H / 2, W / 2, 2] in `memory`, or in a copy of it."""
         top, left, height, width = self.area
         columns = slice(left, left + width)
         chroma = memory[len(memory) // 3 * 2 :][top // 2 : (top + height) // 2, columns]
@@ -63,11 +63,11 @@ class Picture:
 
 
 def _download(memory: torch.Tensor) -> torch.Tensor:
-    """Copy a picture to the host, into memory that this thread's next picture overwrites."""
+    """Copy a picture to the host, into a buffer that this thread's next call overwrites."""
     held: torch.Tensor | None = getattr(_of_thread, "memory", None)
     stream = _stream_of(memory.device)
     copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call] # who waits sleeps
-    # An engine may have the same stream, as PyTorch hands out 32 in turn: its graph must not capture the copy.
+    # PyTorch reuses 32 streams, so an engine may have the same one; its graph must not capture the copy.
     with capturing, torch.inference_mode(), on_device(memory.device), stream:
         if held is None or len(held) < memory.numel():
             held = _of_thread.memory = pin((memory.numel(),))
@@ -79,14 +79,14 @@ def _download(memory: torch.Tensor) -> torch.Tensor:
 
 @cache
 def _stream_of(device: torch.device) -> torch.cuda.Stream:
-    """The stream of all downloads from a GPU; its bus copies one picture after the other anyway."""
+    """The stream of all downloads from a GPU; the bus serialises them anyway."""
     with on_device(device):
         return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 @cache
 def conversion_of(matrix: int, *, is_full_range: bool) -> torch.Tensor:
-    """The numbers that convert frames to RGB, int32 [4, 2] on the CPU; the same object for the same arguments.
+    """Cached `yuv_conversion`, int32 [4, 2] on the CPU; the same tensor for equal arguments.
 
     The matrix is a code point of ITU-T H.273 that swscale knows.
     """

@@ -1,4 +1,4 @@
-"""Opening image files with Pillow, of which it reads the headers, and turning images as these state."""
+"""Open image files with Pillow, headers only, and apply their orientation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-_ORIENTATION = 274  # an EXIF tag
+_ORIENTATION = 274  # EXIF tag of the orientation
 
 
 def open_with_pillow(data: bytes) -> Any:
@@ -38,14 +38,14 @@ def open_with_pillow(data: bytes) -> Any:
 
 
 def stated_orientation(data: bytes) -> int:
-    """The orientation that an image file states, as `orientation_of`; only its metadata are read."""
+    """The orientation of an image file, as `orientation_of`; reads only its metadata."""
     with suppress(Exception):
         return orientation_of(open_with_pillow(data))
     return 1
 
 
 def orientation_of_jpeg(data: bytes, descriptions: Sequence[bytes]) -> int:
-    """The orientation that a JPEG states, as `stated_orientation`, by the content of its segments of Exif and XMP."""
+    """The orientation of a JPEG, as `stated_orientation`, from its Exif and XMP segments."""
     if not descriptions:
         return 1
     found = _find_in_exif(descriptions)
@@ -53,7 +53,7 @@ def orientation_of_jpeg(data: bytes, descriptions: Sequence[bytes]) -> int:
 
 
 def _find_in_exif(descriptions: Sequence[bytes]) -> int | None:
-    """The orientation in a JPEG's only Exif segment, as cameras write it; None if Pillow must find it.
+    """Fast path: the orientation in a JPEG's single Exif segment; None if Pillow must parse it.
 
     Pillow takes 0.3 ms with the GIL.
     """
@@ -72,16 +72,16 @@ def _find_in_exif(descriptions: Sequence[bytes]) -> int | None:
 
 
 def orientation_of(image: Any) -> int:
-    """The orientation that a PIL image states, 1 to 8 as in EXIF; 1 if its metadata are damaged."""
+    """The orientation of a PIL image, 1 to 8 as in EXIF; 1 if its metadata are damaged."""
     from PIL.Image import Image
 
     with suppress(Exception):
-        return int(Image.getexif(image).get(_ORIENTATION, 1))  # a PNG's own method decodes it first
+        return int(Image.getexif(image).get(_ORIENTATION, 1))  # not `image.getexif`, which decodes a PNG first
     return 1
 
 
 def turn(image: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
-    """Turn an image [H, W, 3] upright, by an orientation as in EXIF; others than 2 to 8 are taken for upright."""
+    """Rotate or mirror an image [H, W, 3] upright by its EXIF orientation; values outside 2..8 do nothing."""
     turned: Any = cv2.transpose(image) if orientation in (5, 6, 7, 8) else image
-    flip = {2: 1, 3: -1, 4: 0, 6: 1, 7: -1, 8: 0}.get(orientation)  # 1: left and right, 0: top and bottom, -1: both
+    flip = {2: 1, 3: -1, 4: 0, 6: 1, 7: -1, 8: 0}.get(orientation)  # cv2.flip: 1 horizontal, 0 vertical, -1 both
     return turned if flip is None else np.asarray(cv2.flip(turned, flip), dtype=np.uint8)

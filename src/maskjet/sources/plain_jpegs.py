@@ -1,4 +1,4 @@
-"""JPEGs that an NVIDIA GPU's own decoder may have: plain ones that are proven whole.
+"""Select JPEGs for the GPU's hardware decoder: baseline ones, verified to be complete.
 
 The hardware decodes a scan that ends early without an error, and shows in its missing part the pixels of images that it
 decoded before. So the codes of the whole scan are read here first, as a decoder reads them, but nothing is transformed:
@@ -23,32 +23,32 @@ Entries = NDArray[np.int32]
 
 
 class PlainJPEG(NamedTuple):
-    """A JPEG that was found whole, and that GPUs decode as libjpeg-turbo does."""
+    """A verified JPEG, which GPUs decode as libjpeg-turbo does."""
 
     data: bytes
-    """The file up to its end marker."""
+    """The file up to and including its end marker."""
     size_hw: tuple[int, int]
     """(height, width) in pixels as stored, before turning."""
     orientation: int
-    """How it is turned to be upright, 1 to 8 as in EXIF."""
+    """EXIF orientation, 1 to 8."""
 
 
 _DAMAGED, _UNUSUAL = "cut off or damaged", "unusual tables or segments"
 _FAULTS = {-1: _DAMAGED, -2: "restart markers out of place", -3: _UNUSUAL}
 _CODINGS = dict.fromkeys(range(0xC1, 0xD0), "neither baseline nor progressive") | {0xC2: "progressive"}
 _SAMPLINGS = (b"\x11", b"\x11\x11\x11", b"\x21\x11\x11", b"\x22\x11\x11", b"\x12\x11\x11")
-_LEAST_SIDE, _MOST_SIDE = 16, 16384  # the hardware is wrong below 4, and ends here
+_LEAST_SIDE, _MOST_SIDE = 16, 16384  # hardware errs below 4 pixels; upper limit of the hardware
 _MOST_SEGMENTS = 1000
 
-_LOOKED_UP = 12  # bits of the scan that tables are asked for; with 11 or 13 it takes longer
+_LOOKED_UP = 12  # bits per table look-up; 11 or 13 are slower
 _BLOCK = 64
-_MOST_DC, _MOST_AC = 11, 10  # bits of a coefficient
+_MOST_DC, _MOST_AC = 11, 10  # most bits of a coefficient
 _ALL, _HALF = np.uint64(2**64 - 1), np.uint64(32)
-_LOWEST, _HIGHEST = np.uint64(0x01010101), np.uint64(0x80808080)  # bits of four bytes
+_LOWEST, _HIGHEST = np.uint64(0x01010101), np.uint64(0x80808080)  # lowest and highest bit of each of four bytes
 
 
 def check_jpeg(data: bytes) -> PlainJPEG | str:
-    """Find out whether a GPU may decode an image file; takes time in proportion to its bytes, whatever size it states.
+    """Check whether a GPU may decode an image file; time is linear in its bytes, not its stated size.
 
     Returns:
         The JPEG, or in few words why the CPU must decode the file.
@@ -65,7 +65,7 @@ def check_jpeg(data: bytes) -> PlainJPEG | str:
 
 
 class _Header:
-    """What stands before a scan."""
+    """A JPEG's segments before its scan."""
 
     def __init__(self) -> None:
         self.start = 2
@@ -114,7 +114,7 @@ class _Header:
         return _UNUSUAL
 
     def _read_tables(self, marker: int, position: int, body: bytes) -> bool:
-        """Note a segment's tables of codes or quantisers; whether all are usual."""
+        """Register a segment's Huffman or quantisation tables; returns whether all are supported."""
         while body:
             kind, size = body[0], 65
             if marker == 0xC4:
@@ -133,7 +133,7 @@ class _Header:
         return True
 
     def layout(self) -> str | tuple[int, int, int, int, tuple[int, int, int, int], tuple[int, int, int]]:
-        """The arguments of `_find_end` from `units` on, or why the CPU must decode an image of this header."""
+        """Arguments of `_find_end` from `units` on, or the reason why the CPU must decode the image."""
         frame, scan, (height, width) = self.frame, self.scan, self.size_hw
         count = frame[5] if frame else 0
         if not count or not scan or len(frame) != 6 + 3 * count or frame[0] != 8:
@@ -164,7 +164,7 @@ class _Header:
 
 @compiled("int32(int64, int64, boolean)")
 def _entry(symbol: int, length: int, is_dc: bool) -> int:
-    """The table entry of a Huffman code, packed into one number; 0 if the code is invalid.
+    """Table entry of a Huffman code, packed into an int32; 0 if the code is invalid.
 
     Returns:
         From the lowest bits, 8 each: the bits of the code and of the coefficient behind it, the steps that it goes on
@@ -175,7 +175,7 @@ def _entry(symbol: int, length: int, is_dc: bool) -> int:
         valid, step, needed, size = symbol <= _MOST_DC, 1, 1, symbol
     elif size:
         valid, step, needed = size <= _MOST_AC, run + 1, run + 1
-    elif run:  # 16 zeros, and one more coefficient
+    elif run:  # a run of 16 zeros, which another coefficient must follow
         valid, step, needed = run == 15, 16, 17
     else:
         valid, step, needed = True, _BLOCK, 1
@@ -184,7 +184,7 @@ def _entry(symbol: int, length: int, is_dc: bool) -> int:
 
 @compiled("int32(uint64, Array(uint8, 1, 'C', True), int64, boolean)")
 def _search(bits: np.uint64, data: Bytes, position: int, is_dc: bool) -> int:
-    """Find the code that 64 bits begin with, in the table at a position; as `_entry`."""
+    """Find the Huffman code at the start of 64 bits in the table at `position`; returns its `_entry`."""
     code, first, symbols = 0, 0, position + 16
     for length in range(1, 17):
         count = int(data[position + length - 1])
@@ -198,7 +198,7 @@ def _search(bits: np.uint64, data: Bytes, position: int, is_dc: bool) -> int:
 
 @compiled("boolean(Array(uint8, 1, 'C', True), int64, boolean, int32[::1], int32[::1])")
 def _fill_tables(data: Bytes, position: int, is_dc: bool, singles: Entries, several: Entries) -> bool:
-    """Fill the answers to the next _LOOKED_UP bits, for the first code and for all codes that end within them.
+    """Fill look-up tables over _LOOKED_UP bits: for the first code, and for all codes that end within them.
 
     Returns:
         Whether the table, whose counts and symbols are within the file, is valid as libjpeg has it.
@@ -206,7 +206,7 @@ def _fill_tables(data: Bytes, position: int, is_dc: bool, singles: Entries, seve
     first, symbol = 0, position + 16
     for length in range(1, 17):
         for _ in range(int(data[position + length - 1])):
-            if first + 1 >= 1 << length or (is_dc and data[symbol] > 15):  # no code is all ones
+            if first + 1 >= 1 << length or (is_dc and data[symbol] > 15):  # a code of all ones is invalid
                 return False
             if length <= _LOOKED_UP:
                 spare = _LOOKED_UP - length
@@ -233,7 +233,7 @@ def _fill_tables(data: Bytes, position: int, is_dc: bool, singles: Entries, seve
 
 @compiled("boolean(Array(uint8, 1, 'C', True), uint64, int64, uint64, int64)")
 def _is_at(data: Bytes, at: np.uint64, marker: int, bits: np.uint64, held: int) -> bool:
-    """Whether a marker is at a position, and the bits before it are ones that fill up a byte."""
+    """Whether a marker is at a position, preceded only by padding bits of ones."""
     is_filled = held < 8 and bits | _ALL >> np.uint64(held) == _ALL
     following = at + np.uint64(1)
     return bool(is_filled and following < np.uint64(len(data)) and data[at] == 0xFF and data[following] == marker)
@@ -241,7 +241,7 @@ def _is_at(data: Bytes, at: np.uint64, marker: int, bits: np.uint64, held: int) 
 
 @compiled("int64(Array(uint8, 1, 'C', True), uint64)")
 def _fault(data: Bytes, at: np.uint64) -> int:
-    """The fault where codes should go on: -2 for a restart marker, -1 for anything else."""
+    """Error code where scan data should continue: -2 at a restart marker, else -1."""
     following = at + np.uint64(1)
     return -2 if following < np.uint64(len(data)) and data[following] & 0xF8 == 0xD0 else -1
 
@@ -259,7 +259,7 @@ def _find_end(
     tables: tuple[int, int, int, int],
     chosen: tuple[int, int, int],
 ) -> int:
-    """Read the codes of a scan.
+    """Decode the Huffman codes of a scan, to verify it up to its end marker.
 
     Args:
         data: The file.
@@ -281,7 +281,7 @@ def _find_end(
         if tables[table] and not _fill_tables(data, tables[table], table < 2, singles[first:last], several[first:last]):
             return -3
     at, size = np.uint64(start), np.uint64(len(data))
-    bits, held = np.uint64(0), 0  # the next bits of the scan, from the highest one, and their number
+    bits, held = np.uint64(0), 0  # bit buffer, filled from the highest bit, and its length
     left, restarts = interval, 0
     for unit in range(units):
         for block in range(blocks):
@@ -300,7 +300,7 @@ def _find_end(
                     byte, length = np.uint64(data[at]), np.uint64(1)
                     if byte == 0xFF:
                         if at + length >= size or data[at + length] != 0:
-                            break  # a marker; or the end of the file
+                            break  # a marker, or the end of the file
                         length = np.uint64(2)
                     bits |= byte << np.uint64(56 - held)
                     held += 8

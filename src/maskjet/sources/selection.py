@@ -1,12 +1,12 @@
-"""Which frames of a source are given: every Nth, from a start, up to a limit."""
+"""Selection of frames of a source: every Nth, from a start, up to a limit."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
 
+from maskjet.checks import check_count
 from maskjet.errors import InputError, SourceError
-from maskjet.spec import check_count
 
 _SECONDS = re.compile(r"(\d+(?:\.\d*)?|\.\d+)s")
 _CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d+(?:\.\d*)?)")
@@ -14,7 +14,7 @@ _TOLERANCE_S = 1e-6  # times are products of floats
 
 
 class BeyondEndError(SourceError):
-    """A source ends before the first frame asked for.
+    """A source ends before the first selected frame.
 
     Attributes:
         frames: Number of frames the source has.
@@ -28,18 +28,18 @@ class BeyondEndError(SourceError):
 
 @dataclass(frozen=True)
 class Selection:
-    """Frames to give: those at `start`, `start + every`, ..., at most `limit`."""
+    """Selected frames: those at `start`, `start + every`, ..., at most `limit`."""
 
     every: int = 1
-    """Distance between two frames given, in frames."""
+    """Step between selected frames, in frames."""
     start: int = 0
-    """Index of the first frame given; 0 if `start_s` is set."""
+    """Index of the first selected frame; 0 if `start_s` is set."""
     start_s: float | None = None
-    """Time of the first frame given, in seconds after the source's first frame."""
+    """Time of the first selected frame, in seconds after the source's first frame."""
     limit: int | None = None
-    """Most frames given; None for all."""
+    """Largest number of selected frames; None for all."""
     video_stream: int | None = None
-    """Number of the stream that is read, of a video that has several; None for FFmpeg's choice."""
+    """Number of the video stream to read, among several; None for FFmpeg's choice."""
 
     @property
     def starts_late(self) -> bool:
@@ -48,11 +48,11 @@ class Selection:
 
     @property
     def shown_start(self) -> str:
-        """The start, for messages."""
+        """The start as text, for messages."""
         return str(self.start) if self.start_s is None else f"{self.start_s:g}s"
 
     def has(self, index: int) -> bool:
-        """Whether the frame with this index is given, the limit aside."""
+        """Whether the frame with this index is selected, ignoring the limit."""
         return index >= self.start and (index - self.start) % self.every == 0
 
     def is_late_enough(self, seconds: float) -> bool:
@@ -60,14 +60,14 @@ class Selection:
         return self.start_s is not None and seconds >= self.start_s - _TOLERANCE_S
 
     def count(self, length: int | None) -> int | None:
-        """Number of frames given of a source with this many frames; None if unknown."""
+        """Number of selected frames in a source of this length; None if the length is unknown."""
         if length is None:
             return None
         count = max(-(-(length - self.start) // self.every), 0)
         return count if self.limit is None else min(count, self.limit)
 
     def within(self, first: int, given: int) -> Selection:
-        """The selection within a part whose first frame is the source's number `first`, after `given` frames."""
+        """Selection for a part that starts at frame `first` of the source, after `given` selected frames."""
         start = self.start - first if first <= self.start else -(first - self.start) % self.every
         return replace(self, start=start, limit=None if self.limit is None else self.limit - given)
 
@@ -80,7 +80,7 @@ class Selection:
 
 
 EVERYTHING = Selection()
-"""All frames."""
+"""Selects all frames."""
 
 
 def select_frames(

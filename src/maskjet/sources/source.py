@@ -40,23 +40,23 @@ class Frame:
     """
 
     index: int
-    """Position in the source, from 0; frames that could not be decoded are counted, missing packets are not."""
+    """Index in the source, from 0; counts frames that could not be decoded, not missing packets."""
     time_s: float | None
     """Presentation time in seconds; None if the source has no clock."""
     pixels: NDArray[np.uint8] | torch.Tensor | Picture
-    """uint8 [H, W, 3], RGB, on the host, or as a tensor in GPU memory; or a video's picture there, as decoded."""
+    """uint8 [H, W, 3] RGB on the host or as a GPU tensor; or a decoded video picture in GPU memory, NV12."""
     source: str
-    """Name of the source: the path or URL it was opened with, if any, a URL without user, password and the like."""
+    """Name of the source: its path or URL, if any; a URL without user, password and query values."""
     name: str
     """Name of the image, its path if it has one; for a video, the video's name, "#" and the index."""
     stream: int = 0
-    """Position of the frame's source among those read side by side, from 0."""
+    """Index of the frame's source among those read in parallel, from 0."""
     counts: Sequence[Count] = ()
-    """Counts of lines and zones up to this frame, which outputs show; see `maskjet.tracking.Counting`."""
+    """Counts of lines and zones up to this frame, shown by outputs; see `maskjet.tracking.Counting`."""
 
     @cached_property
     def image(self) -> NDArray[np.uint8]:
-        """uint8 [H, W, 3], RGB; copied from the GPU and converted when it is first asked for, if it is there.
+        """uint8 [H, W, 3], RGB; a frame in GPU memory is copied and converted on first access.
 
         Raises:
             DeviceError: The GPU failed.
@@ -75,7 +75,7 @@ class Frame:
             self._download(out)
 
     def _download(self, out: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
-        """Bring the image from GPU memory into `out`, or a new array if None."""
+        """Copy the image from GPU memory into `out`, or a new array if None."""
         import torch
 
         assert not isinstance(self.pixels, np.ndarray)
@@ -95,7 +95,7 @@ class Frame:
 
     @property
     def is_of_video(self) -> bool:
-        """Whether it is a frame of a video, camera or stream, not an image; frames of raw video have no times."""
+        """Whether the frame is from a video, camera or stream, not an image; raw video frames have no times."""
         return self.time_s is not None or self.name.rpartition("#")[2].isdecimal()
 
 
@@ -170,7 +170,7 @@ class Source(ABC):
 
     @property
     def state(self) -> SourceState:
-        """How it does at this moment; may be asked for by any thread, while another one reads."""
+        """Current state of the source; may be read by any thread, while another one reads frames."""
         return SourceState(
             connected=self._is_connected,
             fps=self._meter.fps,
@@ -198,39 +198,39 @@ class Source(ABC):
         self.on_fallback(reason)
 
     def _skip(self, reason: str, count: int = 1) -> None:
-        """Record frames that are left out, and why; none are counted where packets are missing."""
+        """Record skipped frames and the reason; `count` is 0 for missing packets."""
         self.bad_frames.append((self.frames_seen, reason))
         self.frames_seen += count
 
 
 @dataclass(frozen=True)
 class Opening:
-    """How a source is opened."""
+    """Options for opening a source."""
 
     selection: Selection = EVERYTHING
-    """Frames to give."""
+    """Frames to select."""
     reconnect_for: float = math.inf
-    """Seconds after which a live source that can't be opened again has ended; 0 to end when it breaks off."""
+    """Seconds after which a failing reconnection ends a live source; 0 to end it at once."""
     decoding: Decoding = ON_CPU
     """Where videos and JPEGs are decoded."""
 
 
 DEFAULT_OPENING = Opening()
-"""All frames, decoded on the CPU; a live source is opened again for ever."""
+"""All frames, decoded on the CPU; live sources reconnect for ever."""
 
 
 @dataclass(frozen=True, eq=False)
 class UnopenedSource:
-    """A source that was found but not opened: thousands of them take no files and little memory."""
+    """A source not yet opened; thousands take no file handles and little memory."""
 
     name: str
-    """Name that the source will have."""
+    """Name of the source once opened."""
     files: Sequence[Path]
-    """Files that it will read, as far as they are known beforehand."""
+    """Files that the source will read, as far as known."""
     opening: Callable[[Opening], Source]
-    """Function that opens it."""
+    """Function that opens the source."""
     root: Path | None = None
-    """Folder whose sub-folders are kept in the outputs' names; None if none are."""
+    """Folder relative to which outputs keep sub-folders in their names; None to drop sub-folders."""
 
     def open(self, **arguments: Any) -> Source:
         """Open the source; keyword arguments and errors are those of `open_source`."""

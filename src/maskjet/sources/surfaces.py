@@ -1,4 +1,4 @@
-"""Copies of pictures that decoders leave in GPU memory, made by the CUDA driver outside the interpreter's lock.
+"""Copy decoded pictures within GPU memory by CUDA driver calls that release the interpreter lock.
 
 32 decoding threads wait for that lock, and the driver has locks of its own: a thread that waits for one of those while
 it holds the interpreter's stops all others. Through PyTorch (DLPack, two copies, an event) a frame takes the
@@ -18,9 +18,9 @@ import av
 import torch
 
 _DEVICE = 2  # CU_MEMORYTYPE_DEVICE
-_EVENT_FLAGS = 1 | 2  # CU_EVENT_BLOCKING_SYNC: who waits sleeps; CU_EVENT_DISABLE_TIMING
-_DEFAULT_STREAM = 0  # on which FFmpeg fills surfaces
-_compiling = threading.Lock()  # many decoders are opened at once
+_EVENT_FLAGS = 1 | 2  # CU_EVENT_BLOCKING_SYNC (waiting threads sleep), CU_EVENT_DISABLE_TIMING
+_DEFAULT_STREAM = 0  # FFmpeg writes surfaces on this stream
+_compiling = threading.Lock()  # decoders may be opened concurrently
 
 
 class _Copy(ctypes.Structure):
@@ -44,7 +44,7 @@ class _Copy(ctypes.Structure):
 
 
 class SurfaceCopier:
-    """Copies pictures out of one decoder's memory, of which there is little. Made while the GPU's context is current.
+    """Copies pictures out of a decoder's few surfaces. Construct it while the GPU's context is current.
 
     Not thread-safe. Its methods raise RuntimeError if the driver failed.
     """
@@ -68,7 +68,7 @@ class SurfaceCopier:
         """
         height, width = surface.height, surface.width
         memory = torch.empty((height // 2 * 3, width), dtype=torch.uint8, device=self._device)
-        stream = torch.cuda.current_stream(self._device).cuda_stream  # which owns the memory
+        stream = torch.cuda.current_stream(self._device).cuda_stream  # this stream owns the new memory
         copies, target = (self._luma, self._chroma), memory.data_ptr()
         for copy, plane, rows in zip(copies, surface.planes, (height, height // 2), strict=True):
             copy.source, copy.source_pitch = plane.buffer_ptr, plane.line_size
@@ -81,7 +81,7 @@ class SurfaceCopier:
 
 @cache
 def _driver() -> Any:
-    """CUDA's driver; handles and addresses are numbers, as numba takes no pointers."""
+    """CUDA driver functions; handles and addresses are integers, as numba takes no pointers."""
     driver = ctypes.CDLL("libcuda.so.1")
     word = ctypes.c_uint64
     for name, types in {
@@ -99,7 +99,7 @@ def _driver() -> Any:
 
 @cache
 def _compiled_copies() -> Callable[..., int]:
-    """The calls for both planes of a picture, as one; compiled in 0.5 s, which numba can't keep for another process."""
+    """One compiled function for both planes of a picture; takes 0.5 s, and numba can't cache it on disk."""
     import numba
 
     driver = _driver()

@@ -24,37 +24,37 @@ from maskjet.sources.selection import Selection
 
 MP4, MATROSKA = "mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"
 SEEKABLE = (MP4, MATROSKA)
-"""Formats in which seeking finds a key frame; in others its packet is reached by counting from the beginning."""
+"""Formats in which seeking finds key frames; in others packets are counted from the start."""
 MOST_PASSED = 1000
-"""Packets of the video between where seeking ends and the key frame sought."""
+"""Most video packets to skip between the seek position and the key frame."""
 
 LEAST_BYTES = dict.fromkeys(("h264", "hevc", "av1", "vp9", "mpeg2video", "mjpeg", "prores"), 1) | {"mpeg4": 20}
-"""Fewest bytes of a packet that is a shown frame, by codec; in other codecs, packets may be none.
+"""Fewest bytes of a packet with a shown frame, by codec; other codecs may have packets without one.
 
 DivX and Xvid write eight bytes that repeat the last picture.
 """
 PROGRESSIVE = (0, 1)
-"""Field orders: unknown and progressive; with the others, a packet may be half a frame."""
-_MOST_PACKETS = 10_000_000  # four days at 30 frames/s; an absurd header states more
-_MOST_LEADING = 64  # packets shown before the key frame that they follow; H.264 and HEVC allow 16 pictures
-_AROUND = 8  # packets read behind the leading ones, to see that times are in order
-_MOST_FAILURES = 16  # key frames in a row that turn out to be no entries
-_SHORTEST_STEP = 0.75  # of the stated frame interval; closer packets may be half frames
+"""Field orders unknown and progressive; with others, a packet may be a single field."""
+_MOST_PACKETS = 10_000_000  # four days at 30 frames/s; more means a corrupt header
+_MOST_LEADING = 64  # most leading packets of a key frame; H.264 and HEVC allow 16 pictures
+_AROUND = 8  # packets read behind leading ones, to check the order of times
+_MOST_FAILURES = 16  # consecutive key frames that cannot be entries
+_SHORTEST_STEP = 0.75  # in stated frame intervals; closer packets may be fields
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A key frame from which on all frames shown later can be decoded."""
+    """A random access point: a key frame from which all later frames can be decoded."""
 
     index: int
     """Index of the frame in the whole video."""
     pts: int
-    """Its presentation time, in ticks of its stream."""
+    """Presentation time of the key frame, in ticks of its stream."""
     packets: int
-    """Packets of the video before its own, in the order of the file."""
+    """Number of video packets before the key frame, in file order."""
 
     def is_of(self, packet: av.Packet[Any]) -> bool:
-        """Whether a packet of the video is that of the key frame."""
+        """Whether a video packet is the one of this key frame."""
         return packet.pts == self.pts and packet.is_keyframe and not packet.is_discard and packet.size > 0
 
 
@@ -63,15 +63,15 @@ class _Key:
     """A key frame's packet."""
 
     number: int
-    """Packets of the video before it, in the order of the file."""
+    """Number of video packets before it, in file order."""
     shown: int
-    """How many of these are shown."""
+    """Number of shown frames among these packets."""
     time: int
-    """When it is decoded, in ticks of its stream."""
+    """Decoding time if listed, presentation time if read from packets; in stream ticks."""
 
 
 def find_entry(name: str, selection: Selection) -> Entry | None:
-    """The last entry that is not behind a selection's start, which is not 0; None if all frames must be decoded.
+    """Find the last entry at or before a selection's start; None if decoding must begin at the start.
 
     Raises:
         SourceError: The video can't be opened.
@@ -91,12 +91,12 @@ def find_entry(name: str, selection: Selection) -> Entry | None:
 
 
 def _is_early(index: int, seconds: float, selection: Selection) -> bool:
-    """Whether a frame is not behind the selection's first one."""
+    """Whether a frame is at or before the selection's start."""
     return seconds <= selection.start_s if selection.start_s is not None else index <= selection.start
 
 
 def find_entries(name: str, seconds: float, *, most_counted: int) -> list[Entry]:
-    """Entries at least so many seconds apart, and behind the beginning, in order.
+    """Find entries at least `seconds` apart, in order, without the first frame.
 
     At most `most_counted`, where each is reached by counting from the beginning.
 
@@ -127,7 +127,7 @@ def find_entries(name: str, seconds: float, *, most_counted: int) -> list[Entry]
 def _open_index(
     name: str, number: int | None = None, selection: Selection | None = None
 ) -> Iterator[tuple[_ReadIndex | _ListedIndex | None, av.VideoStream]]:
-    """The index of a video, up to a selection's start if one is given; None if packets may be no frames."""
+    """Build a video's index, up to a selection's start if given; None if packets may not be frames."""
     with open_container(name, number=number) as container, translate_ffmpeg_errors(name):
         stream = video_of(container, number)
         if stream.codec.canonical_name not in LEAST_BYTES or not stream.time_base:
@@ -139,7 +139,7 @@ def _open_index(
 
 
 def _may_be_halves(stream: av.VideoStream, times: Any) -> bool:
-    """Whether packets may be half frames, by their distance; `times` are in order."""
+    """Whether packets may be single fields, judged by their spacing; `times` are sorted."""
     rate, tick, kind = stream.average_rate, stream.time_base, stream.container.format.name
     if kind in SEEKABLE and stream.codec_context.field_order in PROGRESSIVE:
         return False
@@ -147,7 +147,7 @@ def _may_be_halves(stream: av.VideoStream, times: Any) -> bool:
 
 
 class _ReadIndex:
-    """The key frames of a file whose packets are read from the beginning, up to the first doubt.
+    """Key frame index built by reading packets from the start, up to the first doubtful one.
 
     Reading may end at a selection's start.
     """
@@ -170,7 +170,7 @@ class _ReadIndex:
     def _read(
         self, container: av.container.InputContainer, stream: av.VideoStream, selection: Selection | None
     ) -> bool:
-        """Read the packets; returns whether the end, or what lies behind the selection's start, was reached."""
+        """Read the packets; returns whether the end or the selection's start was reached."""
         least, behind = LEAST_BYTES[stream.codec.canonical_name], 0
         tick, first = float(stream.time_base or 0), stream.start_time or 0
         with suppress(av.error.FFmpegError):
@@ -191,7 +191,7 @@ class _ReadIndex:
         return False
 
     def entry(self, key: _Key) -> Entry | None:
-        """The entry at a key frame; None if its index is in doubt."""
+        """The entry at a key frame; None if its frame index is uncertain."""
         pts = self._times[key.shown]
         if self._latest[key.shown] >= pts:
             return None
@@ -199,12 +199,12 @@ class _ReadIndex:
 
 
 def _is_doubtful(packet: av.Packet[Any], least: int) -> bool:
-    """Whether the packet may be no frame, or change how those behind it are decoded."""
+    """Whether the packet may hold no frame, or changes the decoder configuration."""
     return packet.is_corrupt or packet.size < least or packet.has_sidedata("new_extradata")
 
 
 class _ListedIndex:
-    """The key frames that an MP4 lists; the file, of `size` bytes, is read around key frames.
+    """Key frame index from an MP4's sample table; the file, of `size` bytes, is read only around key frames.
 
     None is listed behind a selection's start, but for leading pictures.
     """
@@ -214,7 +214,7 @@ class _ListedIndex:
     ) -> None:
         self._container, self._stream, self._size = container, stream, size
         self._listed, self._least = stream.index_entries, LEAST_BYTES[stream.codec.canonical_name]
-        self._offset = 0  # from a decoding time to the time that seeking takes
+        self._offset = 0  # offset from decoding time to seek time
         self.keys = self._read_keys()
         begin = self._listed[0].timestamp if self.keys else 0
         first = self.entry(_Key(0, 0, begin)) if self.keys else None
@@ -225,7 +225,7 @@ class _ListedIndex:
             self.keys = [key for key in self.keys if _is_early(key.shown, (key.time - begin) * tick, selection)]
 
     def _read_keys(self) -> list[_Key]:
-        """The shown key frames; none if the list is wrong."""
+        """The shown key frames; empty if the sample table is inconsistent."""
         if not all(self._is_within(stream.index_entries) for stream in self._container.streams):
             return []
         times = [listed.timestamp for listed in self._listed]
@@ -239,13 +239,13 @@ class _ListedIndex:
         return keys
 
     def _is_within(self, listed: Any) -> bool:
-        """Whether packets have data, all within the file: reading ends at the first one of any stream without."""
+        """Whether all packets have data within the file; reading stops at the first packet without."""
         if len(listed) > min(_MOST_PACKETS, self._size):
             return False
         return all(each.size > 0 and 0 <= each.pos <= self._size - each.size for each in listed)
 
     def entry(self, key: _Key) -> Entry | None:
-        """The entry at a key frame; None if its index is in doubt."""
+        """The entry at a key frame; None if its frame index is uncertain."""
         leading, later, pts = 0, 0, None
         for at, packet in self._packets(key.number):
             if packet is None or packet.pts is None or _is_doubtful(packet, self._least):
@@ -266,7 +266,7 @@ class _ListedIndex:
         return Entry(key.shown + leading, pts, key.number)
 
     def _packets(self, first: int) -> Iterator[tuple[int, av.Packet[Any] | None]]:
-        """The packets from one on, with their numbers; None for one that is not as listed."""
+        """Yield (number, packet) from packet `first` on; None for one that differs from the sample table."""
         time = self._listed[first].timestamp
         packets = self._packets_from(time)
         packet = next(packets, None)
@@ -282,7 +282,7 @@ class _ListedIndex:
             packet = next(packets, None)
 
     def _packets_from(self, time: int) -> Iterator[av.Packet[Any]]:
-        """The packets from a decoding time on, up to the first one that can't be read."""
+        """Yield packets from a decoding time on, up to the first unreadable one."""
         with suppress(av.error.FFmpegError):
             self._container.seek(time + self._offset, stream=self._stream, any_frame=True)
             yield from takewhile(lambda packet: packet.size, self._container.demux(self._stream))

@@ -47,7 +47,7 @@ _T = TypeVar("_T")
 
 
 class CannotEnterError(SourceError):
-    """A video can't be decoded from an entry; from its beginning, it can."""
+    """A video can't be decoded from a key frame entry, only from its beginning."""
 
 
 class VideoSource(Source):
@@ -96,7 +96,7 @@ class VideoSource(Source):
         self._first = self._run(self._open_at_start)
 
     def _open_at_start(self) -> Frame | None:
-        """Open the source at the last key frame before the first frame to give, or at the beginning."""
+        """Open the source at the last key frame before the first selected frame, or at the beginning."""
         if self._selection.starts_late and not self._may_wait:
             self._entry = find_entry(self._url, self._selection)
         try:
@@ -106,7 +106,7 @@ class VideoSource(Source):
             return self._reopen(self._decoding)
 
     def _open(self) -> Frame | None:
-        """Open the source and decode the first frame to give."""
+        """Open the source and decode the first selected frame."""
         self._converter = PictureConverter("cpu")
         self._container = self._open_container()
         self._frames = self._decoded()
@@ -122,7 +122,7 @@ class VideoSource(Source):
             raise self._refusal(self._awaited, "its picture does not come")
         if self._decoding is not ON_CPU and not self._may_wait and (first is None or self.fallback is not None):
             self.fallback = self.fallback or "the GPU decodes none of its frames"
-            return self._reopen(ON_CPU)  # which has threads, and converts faster
+            return self._reopen(ON_CPU)  # the CPU decodes with threads and converts faster
         if first is None:
             self._take_no_frame()
             return None
@@ -131,7 +131,7 @@ class VideoSource(Source):
         return first
 
     def _open_container(self) -> av.container.InputContainer:
-        """Open the container for the device that is to decode it; a file is opened twice for a GPU."""
+        """Open the container for the decoding device; for a GPU a file is opened twice."""
         wanted = self._decoding
         if not self._may_wait and wanted.device != "cpu":
             container = self._opened()
@@ -171,14 +171,14 @@ class VideoSource(Source):
         return video_of(container, self._selection.video_stream)
 
     def _reopen(self, decoding: Decoding) -> Frame | None:
-        """Open the source once more, after another decision."""
+        """Reopen the source with another decoding device or start."""
         self._close_container()
         self._decoding = decoding
         self.frames_seen, self.bad_frames, self.picture_format = 0, [], None
         return self._open()
 
     def _take_no_frame(self) -> None:
-        """Refuse a source that has no frame to give."""
+        """Raise an error for a source without a selected frame."""
         self.close()
         is_beyond = self._start is None or self._start >= self.frames_seen
         if self._selection.starts_late and self.frames_seen and is_beyond:
@@ -186,7 +186,7 @@ class VideoSource(Source):
         raise SourceError(f"source must have a frame that can be decoded, {self.name!r} has none.")
 
     def _take_start(self, index: int) -> None:
-        """Adapt the facts to the selection, now that the first frame's index is known."""
+        """Adapt length and frame rate to the selection, once the first frame's index is known."""
         start = self._selection.start if self._selection.start_s is None else index
         self.length = replace(self._selection, start=start, start_s=None).count(self.length)
         self.fps = self.fps and self.fps / self._selection.every
@@ -196,20 +196,20 @@ class VideoSource(Source):
         container = self._container
         self._stream = stream = self._video_in(container)
         self.is_live = is_camera(self._url) or (self._may_wait and container.duration is None)
-        stream.thread_type = "SLICE" if self.is_live else "AUTO"  # a thread per frame is faster, but adds latency
+        stream.thread_type = "SLICE" if self.is_live else "AUTO"  # frame threads are faster, but add latency
         self.decoder = self._decoding.device
         if self._decoding is not ON_CPU:
             stream.codec_context.thread_count = 1
-        # Of JPEGs by HTTP, FFmpeg says 25 frames/s, however fast they come.
+        # For JPEGs over HTTP, FFmpeg reports 25 frames/s at any rate, so times are measured.
         self._began = time.monotonic() if self.is_live and container.format.name == "mpjpeg" else None
         rate = stream.average_rate
         self.fps = float(rate) if rate and self._began is None else None
         if self.is_live and self._selection.starts_late:
             raise InputError(f"start must be 0 for {self.name!r}, which is live, got {self._selection.shown_start}.")
         self.length = None if self.is_live else announced_length(container, stream)
-        self._has_decoder = False  # on a GPU it is made when the first pictures are decoded
+        self._has_decoder = False  # a GPU decoder is created with the first pictures
         self._losses = Losses(container, stream, self._entry)
-        self._awaited = self._entry  # until its frame is decoded
+        self._awaited = self._entry  # None once its frame was decoded
         self._start: int | None = self._selection.start if self._selection.start_s is None else None
         self._start_s = float((stream.start_time or 0) * (stream.time_base or 0))
         if self._entry is not None:
@@ -237,14 +237,14 @@ class VideoSource(Source):
     def close(self) -> None:
         """Close the file or device; may be called twice, and while another thread reads, whose frames then end."""
         self._is_closed = True
-        if self._is_reading.acquire(blocking=False):  # else FFmpeg is in use, and the reading thread closes it
+        if self._is_reading.acquire(blocking=False):  # else the reading thread closes it
             try:
                 self._close_container()
             finally:
                 self._is_reading.release()
 
     def _close_container(self) -> None:
-        """Close it and free its decoder, which its stream and the pictures that are not shown yet keep."""
+        """Close the container and free its decoder by dropping all references to streams and pictures."""
         with self._decoding.alone():
             self._container.close()
             for keeper in ("_frames", "_stream", "_losses"):
@@ -265,7 +265,7 @@ class VideoSource(Source):
         self._lose_before(None)
 
     def _packets_from(self, entry: Entry, packets: Iterator[av.Packet[Any]]) -> Iterator[av.Packet[Any]]:
-        """The packets from the entry's on; in some files, FFmpeg's seeking ends at an earlier key frame."""
+        """Yield packets from the entry's on; seeking may stop at an earlier key frame."""
         is_sought = self._container.format.name in SEEKABLE
         if is_sought:
             try:
@@ -291,7 +291,7 @@ class VideoSource(Source):
         )
 
     def _decoded_end(self, first_due: int) -> Iterator[Frame]:
-        """Decode the frames still due again, without frame threads: at damage PyAV stops draining those."""
+        """Decode frames still due again without frame threads, which PyAV does not drain after damage."""
         with self._opened() as container:
             stream = self._video_in(container)
             stream.thread_type = "SLICE"
@@ -305,7 +305,7 @@ class VideoSource(Source):
                         yield from self._show(picture)
 
     def _packets(self, container: av.container.InputContainer, stream: av.VideoStream) -> Iterator[av.Packet[Any]]:
-        """Packets of all streams (live: of the video) to the end or a read error, then one that drains the decoder."""
+        """Yield packets of all streams (live: of the video), then an empty one that drains the decoder."""
         try:
             yield from live_packets(container, stream) if self.is_live else container.demux()
         except av.error.FFmpegError as error:
@@ -323,14 +323,14 @@ class VideoSource(Source):
                 pictures = packet.decode()
         except av.error.FFmpegError as error:
             self._losses.fail(reason(error), packet)
-            if packet.size and packet.pts is None:  # not among those due
+            if packet.size and packet.pts is None:  # not tracked as due
                 self._skip(f"{self.name}: {reason(error)}")
             return []
         self._has_decoder |= bool(pictures)
         return pictures
 
     def _show(self, picture: av.VideoFrame) -> Iterator[Frame]:
-        """Yield a decoded picture as a frame, unless it is damaged or was already told to be lost."""
+        """Yield a decoded picture as a frame, unless it is damaged or already reported as lost."""
         self._losses.place(picture)
         if self._losses.is_given_up(picture) or not self._is_entered(picture):
             return
@@ -355,31 +355,31 @@ class VideoSource(Source):
         yield Frame(index, time_s, pixels, self.name, f"{self.name}#{index}")
 
     def _is_wanted(self, index: int, time_s: float | None) -> bool:
-        """Whether a frame is given; the first one that is ends the search for the start."""
+        """Whether a frame is selected; the first selected one fixes the start."""
         if self._start is None:
             if time_s is None:
                 raise InputError(f"start must be a number of frames for {self.name!r}, whose frames have no times.")
             if not self._selection.is_late_enough(time_s - self._start_s):
                 return False
             self._start = index
-        if self.picture_format is None and index >= self._start and self.bad_frames:  # the first one
+        if self.picture_format is None and index >= self._start and self.bad_frames:  # first selected frame
             self.bad_frames = [bad for bad in self.bad_frames if bad[0] >= self._start]
         return index >= self._start and (index - self._start) % self._selection.every == 0
 
     def _is_entered(self, picture: av.VideoFrame) -> bool:
-        """Whether the entry's picture was decoded, or is this one; those shown before it refer to earlier ones."""
+        """Whether decoding has reached the entry's picture; pictures shown before it are incomplete."""
         entry = self._awaited
         if entry is None:
             return True
         if picture.pts is not None and picture.pts < entry.pts:
             return False
         if picture.pts != entry.pts or picture.pict_type != PictureType.I or picture.is_corrupt:
-            # Encoders may mark a picture as a key frame from which on the picture is refreshed bit by bit.
+            # With gradual intra refresh, encoders mark pictures as key frames that are not I pictures.
             raise self._refusal(entry, "its picture is another, or refers to others")
         self._awaited = None
         return True
 
     def _lose_before(self, picture: av.VideoFrame | None) -> None:
-        """Record the frames lost before a picture, or the end if None, and the picture itself if it is damaged."""
+        """Record frames lost before a picture, or before the end if None; and the picture itself if damaged."""
         for loss in self._losses.before(picture):
             self._skip(f"{self.name}: {loss.reason}", loss.frames)

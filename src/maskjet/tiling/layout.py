@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from maskjet.config import parse_hw
+from maskjet.checks import parse_hw
 from maskjet.errors import InputError
 
 TileSize = int | tuple[int, int] | Literal["auto"]

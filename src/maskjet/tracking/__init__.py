@@ -1,4 +1,4 @@
-"""Identities over time: the same number for the same thing in all frames of a video; and counts by lines and zones.
+"""Multi-object tracking: one id per instance across the frames of a video; counting by lines and zones.
 
 Examples:
     >>> from maskjet.tracking import Counting, parse_counters

@@ -1,4 +1,4 @@
-"""Lines and zones that count tracked things: who crosses, who is inside, and for how long."""
+"""Lines and zones that count tracked instances: crossings, presence and dwell time."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from maskjet.checks import check_count
 from maskjet.detections import Detections, are_finite
 from maskjet.errors import InputError
 from maskjet.masks import coco_rle
 from maskjet.sources.counts import Count, Event, Points
 from maskjet.sources.source import Frame
-from maskjet.spec import check_count
 
 Anchor = Literal["corners", "center", "bottom"]
-"""Points of a box that tell where it is: all four corners, its centre, or the middle of its bottom edge."""
-_FORGOTTEN = 1000  # frames; a track that is not seen for longer begins anew
-_FARTHEST = 2.0**20  # pixels; OpenCV draws in 32 bits
+"""Points of a box that stand for its position: all corners, its centre, or the middle of its bottom edge."""
+_FORGOTTEN = 1000  # frames; a track unseen for longer is forgotten
+_FARTHEST = 2.0**20  # pixels; OpenCV has 32-bit coordinates
 
 
 @dataclass(slots=True)
 class _Track:
-    """A track as a line or zone knows it."""
+    """State of a track at one line or zone."""
 
     is_in: bool
     class_name: str = ""
-    seen: int = 0  # the last frame in which it was on a side
-    run: int = 0  # frames that it was on the other side, without one on its own between them
-    since_s: float | None = None  # when it came in
-    dwell_s: float = 0.0  # since then
-    came_as: str = ""  # its class then, which the votes of later frames may change
+    seen: int = 0  # last frame with a known side
+    run: int = 0  # consecutive known frames on the other side
+    since_s: float | None = None  # time of entry
+    dwell_s: float = 0.0  # seconds since entry
+    came_as: str = ""  # class at entry; later votes may change the class
 
 
 class _Counter:
@@ -59,7 +59,7 @@ class _Counter:
         self._in, self._out = Counter[str](), Counter[str]()
 
     def update(self, found: Detections, time_s: float | None = None) -> Count:
-        """Count the next frame's detections; those whose track is not confirmed, id -1, count nowhere.
+        """Count the next frame's detections; those without a confirmed track, id -1, are ignored.
 
         Takes the frame's time in seconds, None without a clock; returns the counts up to it, with its events. Raises
         InputError if the detections are not tracked, or lack the masks that a share needs.
@@ -103,7 +103,7 @@ class _Counter:
         return {}
 
     def _find_anchors(self, found: Detections) -> NDArray[np.float64]:
-        """The points that count, float64 [k, n, 2]."""
+        """The k anchor points of each detection, float64 [k, n, 2], (x, y) in pixels."""
         x1, y1, x2, y2 = found.xyxy.astype(np.float64).T
         if self._anchor == "corners":
             return np.stack([np.stack(point, axis=1) for point in ((x1, y1), (x2, y1), (x1, y2), (x2, y2))])
@@ -164,7 +164,7 @@ class Line(_Counter):
 
 
 class Zone(_Counter):
-    """Counts tracks that come into a polygon, are inside, and leave it, and for how long they stay.
+    """Counts tracks that enter, occupy and leave a polygon, and measures their dwell times.
 
     Each stay begins with an "in", also that of a track that is first seen inside, and ends with an "out" if the track
     is seen to leave; one that is lost inside has none. A track changes sides when it is seen on the other one for
@@ -197,8 +197,8 @@ class Zone(_Counter):
         if share is not None and not 0 < share <= 1:
             raise InputError(f"share must be above 0 and at most 1, got {share}.")
         self._share = share
-        self._drawn = np.empty((0, 0), np.uint8)  # 1 inside; a row and column more than frames have, as boxes end there
-        self._before = np.empty(0, np.int32)  # pixels inside before each one, in the order of RLEs
+        self._drawn = np.empty((0, 0), np.uint8)  # 1 inside; one row and column more, for box edges
+        self._before = np.empty(0, np.int32)  # cumulative count of pixels inside, column-major
         self._dwell_s, self._longest_s = dict[str, float](), dict[str, float]()
 
     def _find_sides(self, found: Detections) -> NDArray[np.int8]:
@@ -215,7 +215,7 @@ class Zone(_Counter):
         return np.asarray((is_near & (self._drawn[y, x] > 0)).all(axis=0), np.int8)
 
     def _find_shares(self, found: Detections) -> NDArray[np.float64]:
-        """The share of each mask's pixels that is in the zone, float64 [n], from its runs alone."""
+        """The share of each mask's pixels inside the zone, float64 [n], computed from RLE runs."""
         if found.rle is None:
             raise InputError("share must be None for detections without masks; use an anchor.")
         runs = coco_rle.to_runs(found.rle, found.image_size)
@@ -240,7 +240,7 @@ class Zone(_Counter):
 
 
 class Counting:
-    """Counts at lines and zones in the frames of a source, or of several that are read side by side, each for itself.
+    """Counts at lines and zones, separately for each source of a stream.
 
     Args:
         counters: Lines and zones that have counted nothing yet, each with a name of its own.
@@ -264,7 +264,7 @@ class Counting:
 
 
 def parse_counters(texts: Sequence[str]) -> list[Line | Zone]:
-    """Make lines and zones of texts: "gate=line:0,400,1280,400" or "zone:0,0,99,0,99,99:share=0.5:frames=5".
+    """Parse lines and zones: "gate=line:0,400,1280,400" or "zone:0,0,99,0,99,99:share=0.5:frames=5".
 
     That is "NAME=", which may be missing; "line:" or "zone:" with coordinates in pixels; and arguments of `Line` or
     `Zone`, each as ":NAME=VALUE". Without a name, one is named as in "line1", by its position.

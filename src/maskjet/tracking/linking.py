@@ -1,4 +1,4 @@
-"""Corrects ids backwards, once a whole file was seen: of what had none yet, or another one for a while."""
+"""Correct track ids offline, once a whole file was read: fill missing ids, undo temporary id switches."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ ROW = np.dtype(
         ("class_id", np.int32),
         ("confidence", np.float32),
         ("xyxy", np.float32, 4),
-        ("begin", np.int64),  # of its mask in the file of masks, in bytes
-        ("length", np.int64),  # of its mask there, in bytes; -1 without a mask
+        ("begin", np.int64),  # byte offset of its mask in the temporary file
+        ("length", np.int64),  # bytes of its mask there; -1 without a mask
     ]
 )
-"""A detection among those of a file."""
-_LEAST_IOU = 0.3  # of a thing's boxes in two frames at most `Tuning.tentative_s` apart
+"""Row of the table of all detections of a file."""
+_LEAST_IOU = 0.3  # of an instance's boxes in frames up to `Tuning.tentative_s` apart
 
 
 def correct_ids(rows: NDArray[Any], times_s: Floats) -> None:
-    """Give rows the ids that their things have later on.
+    """Give detections the id that their instance has in later frames.
 
     Rows without a track, -1, that lead to one get its id; the others get numbers below -1, one for each thing. A young
     track that ends where an older one is found again was that one.
@@ -40,14 +40,14 @@ def correct_ids(rows: NDArray[Any], times_s: Floats) -> None:
     """
     tracks, tuning = group_rows(rows), Tuning()
     first = {number: int(rows["frame"][own[0]]) for number, own in tracks.items()}
-    before = np.full(len(rows), -1)  # frame in which the same track was last
+    before = np.full(len(rows), -1)  # frame of the same track's previous row
     for number, own in tracks.items():
         if number >= 0:
             before[own[1:]] = rows["frame"][own[:-1]]
-    begins: dict[int, tuple[int, int]] = {}  # by id: earliest row so far, and the frame in which the track was before
+    begins: dict[int, tuple[int, int]] = {}  # by id: earliest row so far, and the frame of the row before it
     becomes, seen, lowest = dict[int, int](), set[int](), -1
     for here in reversed(np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows["frame"])) + 1)):
-        frame, ending = int(rows["frame"][here].max(initial=0)), list[int]()  # rows that may belong to a later track
+        frame, ending = int(rows["frame"][here].max(initial=0)), list[int]()  # rows to be linked to a later track
         for row in here.tolist():
             number = rows["id"][row] = becomes.get(int(rows["id"][row]), int(rows["id"][row]))
             if number in seen or (number >= 0 and times_s[frame] - times_s[first[number]] > tuning.adopt_s):
@@ -75,7 +75,7 @@ def correct_ids(rows: NDArray[Any], times_s: Floats) -> None:
 
 
 def group_rows(rows: NDArray[Any]) -> Mapping[int, Ints]:
-    """The positions of each id's rows, in the order of frames."""
+    """Group row indices by id, in the order of frames."""
     order = np.argsort(rows["id"], kind="stable")
     ids, begins = np.unique(rows["id"][order], return_index=True)
     return dict(zip(ids.tolist(), np.split(order, begins[1:]), strict=False))

@@ -1,4 +1,4 @@
-"""Which detection continues which track."""
+"""Association of detections with tracks."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from maskjet.tracking.tracks import BOX, CONSTANTS, GIVEN, TRACKS, Floats, Given
 from maskjet.tracking.tuning import Tuning
 
 NEVER = -1e3
-"""Score of pairs that don't go together, far below any sum of others."""
+"""Score of forbidden pairs, far below any sum of valid scores."""
 
 
 class Compared(NamedTuple):
-    """Tracks, where they are predicted, beside detections."""
+    """Comparison of t predicted tracks with n detections."""
 
     similarity: Floats
-    """float64 [t, n]: 0..1."""
+    """float64 [t, n]: similarity of masks and boxes, 0..1."""
     hidden: Ints
-    """int64 [t, n]: pixels of a track's mask outside the image, or under detections other than this one."""
+    """int64 [t, n]: pixels of a track's mask hidden by the image border or by other detections."""
     covered: Floats
-    """float64 [t]: share of a track's mask outside the image or under detections."""
+    """float64 [t]: share of a track's mask outside the image or covered by detections, 0..1."""
 
 
 COMPARED = types.NamedTuple((numba.float64[:, ::1], numba.int64[:, ::1], numba.float64[::1]), Compared)
@@ -34,7 +34,7 @@ COMPARED = types.NamedTuple((numba.float64[:, ::1], numba.int64[:, ::1], numba.f
 
 @compiled(numba.float64[:, ::1](types.Array(numba.float64, 2, "A"), types.Array(numba.float64, 2, "A")))
 def box_iou(boxes: Floats, others: Floats) -> Floats:
-    """Intersection over union of boxes [n, 4] and [m, 4], [n, m]."""
+    """Intersection over union of all pairs of boxes [n, 4] and [m, 4]: float64 [n, m]."""
     iou = np.empty((len(boxes), len(others)))
     for i in range(len(boxes)):
         area = (boxes[i, 2] - boxes[i, 0]) * (boxes[i, 3] - boxes[i, 1])
@@ -48,7 +48,7 @@ def box_iou(boxes: Floats, others: Floats) -> Floats:
 
 @compiled(COMPARED(TRACKS, GIVEN, CONSTANTS))
 def compare(tracks: Tracks, given: Given, tuning: Tuning) -> Compared:
-    """Compare the masks and boxes of all tracks and detections; hidden parts of a track may have any shape."""
+    """Compare masks and boxes of all tracks and detections; hidden mask pixels count as explained."""
     masks, moves, edges = place_masks(tracks)
     shared, inside = count_shared(masks, moves, given.masks), count_inside(masks, moves, given.size_hw)
     similarity, hidden, covered = box_iou(edges, given.boxes), np.empty_like(shared), np.empty(len(shared))
@@ -70,13 +70,13 @@ def compare(tracks: Tracks, given: Given, tuning: Tuning) -> Compared:
 
 @compiled(numba.int64[::1](types.Array(numba.float64, 2, "A")))
 def assign(scores: Floats) -> Ints:
-    """The row of each column, -1 for none, in the pairs with the highest sum of scores [n, m]; `NEVER` for no pairs.
+    """Assign rows to columns with the highest sum of scores [n, m]; returns rows, -1 for none.
 
     By shortest augmenting paths (Jonker and Volgenant 1987), once all rows have the best column that is left for them.
     """
     rows, columns = scores.shape
-    width = columns + rows  # behind the columns, one for each row to be left alone
-    row_of, prices = np.full(width + 1, -1), np.zeros(width + 1)  # paths begin at the last
+    width = columns + rows  # plus a dummy column per row, to leave it unassigned
+    row_of, prices = np.full(width + 1, -1), np.zeros(width + 1)  # augmenting paths begin at the last column
     gains = np.full(rows, -NEVER)
     is_left = np.zeros(rows, np.bool_)
     for row in range(rows):
@@ -119,7 +119,7 @@ def assign(scores: Floats) -> Ints:
 
 @compiled(numba.void(numba.float64[:, ::1], numba.int64[::1]))
 def _take(scores: Floats, track_of: Ints) -> None:
-    """Give detections the tracks that are assigned to them, and clear the scores."""
+    """Write the assigned tracks into `track_of`, and reset the scores."""
     for j, i in enumerate(assign(scores)):
         if i >= 0:
             track_of[j] = i
@@ -128,7 +128,7 @@ def _take(scores: Floats, track_of: Ints) -> None:
 
 @compiled(numba.float64(TRACKS, numba.int64, BOX, numba.int64, numba.int64, CONSTANTS))
 def _fit(tracks: Tracks, i: int, box: Floats, area: int, class_id: int, tuning: Tuning) -> float:
-    """How well a thing fits the class, place and area of lost track i; `NEVER` if not at all.
+    """Score a detection against class, place and area of lost track i; `NEVER` if it does not fit.
 
     What comes out from behind something may be smaller.
     """
@@ -149,7 +149,7 @@ def _fit(tracks: Tracks, i: int, box: Floats, area: int, class_id: int, tuning: 
 
 @compiled(numba.int64[::1](TRACKS, GIVEN, numba.float64[:, ::1], numba.float64, numba.float64, CONSTANTS))
 def match(tracks: Tracks, given: Given, similarity: Floats, time_s: float, threshold: float, tuning: Tuning) -> Ints:
-    """The track of each detection, -1 for none: int64 [n].
+    """Match detections with tracks: int64 [n], -1 for none.
 
     First of confirmed tracks, where lost ones take no weak things; then of others; then of lost ones by place and area.
     """
@@ -184,7 +184,7 @@ def match(tracks: Tracks, given: Given, similarity: Floats, time_s: float, thres
 
 @compiled(numba.boolean[::1](TRACKS, numba.int64[::1], numba.float64, numba.float64, CONSTANTS))
 def adopt(tracks: Tracks, track_of: Ints, time_s: float, began_s: float, tuning: Tuning) -> NDArray[np.bool_]:
-    """Let young tracks, of those found, continue lost ones that they fit: which lost ones, bool [t]."""
+    """Merge young matched tracks into the lost tracks that they fit; returns the lost ones, bool [t]."""
     rows, votes, is_adopted = tracks.rows, tracks.votes, np.zeros(len(tracks.rows), np.bool_)
     young = track_of[track_of >= 0]
     young = young[(time_s - rows["born_s"][young] <= tuning.adopt_s) & (rows["born_s"][young] > began_s)]

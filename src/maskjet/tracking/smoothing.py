@@ -1,4 +1,4 @@
-"""Smoothing of a whole file's tracks: gaps filled, ids corrected backwards, ghosts removed."""
+"""Offline smoothing of a file's tracks: fill gaps, correct ids, remove short-lived detections."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from maskjet.masks import coco_rle
 from maskjet.masks.strips import move_mask
 from maskjet.tracking.linking import ROW, correct_ids, group_rows
 
-_FRAME_S = 1 / 30  # between frames without times
-_IN_MEMORY = 1 << 26  # bytes of masks; more are in a file
+_FRAME_S = 1 / 30  # assumed seconds between frames without timestamps
+_IN_MEMORY = 1 << 26  # bytes of masks, beyond which they go to a file
 
 
 def smooth(
@@ -30,7 +30,7 @@ def smooth(
     longest_s: float = 0.6,
     shortest: int = 3,
 ) -> Iterator[Detections]:
-    """Correct the tracks of a file's results, all of which it reads first.
+    """Smooth the tracks of a file; reads all results before it yields any.
 
     What a thing was called before it had its id, or for a while after it was found again, is corrected. Where a track
     has a gap, its box is interpolated, and the nearest mask is moved and scaled with it. What is seen in too few frames
@@ -85,12 +85,12 @@ def smooth(
 
 
 class _Recording:
-    """The results of a file, with masks in a temporary file and all else in memory."""
+    """All results of a file: masks in a temporary file, the rest in memory."""
 
     def __init__(self, results: Iterable[tuple[Detections, float | None]]) -> None:
         self._masks: IO[bytes] = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - closed with this
         ending = ExitStack()
-        ending.enter_context(suppress(OSError))  # of a full disk, which was told already
+        ending.enter_context(suppress(OSError))  # closing fails again on a full disk, already reported
         ending.callback(self._masks.close)
         weakref.finalize(self, ending.close)
         self._frames: list[tuple[tuple[int, int], bool]] = []  # size (height, width), and whether there are masks
@@ -116,7 +116,7 @@ class _Recording:
         self.rows, self.times_s = np.concatenate(parts), np.array(times_s, np.float64)
 
     def find_gaps(self, rows: NDArray[Any], own: Ints, longest_s: float) -> Ints:
-        """Frames in which a track with rows of its own has none, and the rows before and after: int64 [k, 3]."""
+        """Frames to fill in a track with rows `own`: int64 [k, 3], frame, row before, row after."""
         frames, found = rows["frame"][own], [np.zeros((0, 3), np.int64)]
         is_gap = (np.diff(frames) > 1) & (np.diff(self.times_s[frames]) <= longest_s)
         for k in np.flatnonzero(is_gap).tolist():
@@ -131,7 +131,7 @@ class _Recording:
     def join(
         self, rows: NDArray[Any], classes: Ints, is_weak: NDArray[np.bool_], is_kept: NDArray[np.bool_], gaps: Ints
     ) -> Iterator[Detections]:
-        """The detections of each frame: those that were there, weak ones, and those that fill gaps."""
+        """Yield the detections of each frame: original ones, then weak ones, then interpolated ones."""
         begins = np.searchsorted(rows["frame"], np.arange(len(self.times_s) + 1))
         gap_begins = np.searchsorted(gaps[:, 0], np.arange(len(self.times_s) + 1))
         for frame, (size_hw, has_masks) in enumerate(self._frames):
@@ -158,7 +158,7 @@ class _Recording:
     def _interpolate(
         self, rows: NDArray[Any], frame: int, before: int, after: int
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """The box of a track in a frame between two of its rows, and its mask, from the nearer one."""
+        """Interpolate a track's box between two rows, and move the mask of the nearer row with it."""
         ends = [before, after]
         first_s, last_s = self.times_s[rows["frame"][ends]]
         share = (self.times_s[frame] - first_s) / (last_s - first_s)
@@ -169,6 +169,6 @@ class _Recording:
         return box.astype(np.float32), move_mask(mask, boxes[nearer], box) if has_masks else mask
 
     def _read(self, row: Any, size_hw: tuple[int, int]) -> dict[str, Any]:
-        """The mask of a row."""
+        """Read the RLE of a row from the temporary file."""
         self._masks.seek(row["begin"])
         return {"size": list(size_hw), "counts": self._masks.read(row["length"])}

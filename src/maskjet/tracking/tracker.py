@@ -1,4 +1,4 @@
-"""The tracker: gives the detections of one frame after another their identities."""
+"""The tracker: assigns track ids to the detections of successive frames."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from maskjet.checks import check_fraction
 from maskjet.detections import Detections
 from maskjet.errors import InputError
 from maskjet.jit import Ints, compiled
@@ -28,12 +29,12 @@ from maskjet.tracking.tracks import (
 )
 from maskjet.tracking.tuning import Tuning
 
-_FRAME_S = 1 / 30  # between frames without times
-_CUT = 3  # tracks and detections of which none go together where a video is cut
+_FRAME_S = 1 / 30  # assumed seconds between frames without timestamps
+_CUT = 3  # fewest tracks and detections, none matching, for a cut
 
 
 class Tracker:
-    """Tells things apart from frame to frame, by their masks, or by boxes where there are none.
+    """Tracks instances from frame to frame, by masks, or by boxes if there are no masks.
 
     All frames of one camera go through it in order. It begins anew, with other ids, where the size of the frames
     changes, their time runs back or is more than `Tuning.covered_s` (4 s) later, as after a gap, or nothing of several
@@ -59,11 +60,10 @@ class Tracker:
     """
 
     def __init__(self, *, threshold: float = 0.5, tuning: Tuning | None = None) -> None:
-        if not 0 <= threshold <= 1:
-            raise InputError(f"threshold must be 0..1, got {threshold}.")
+        check_fraction("threshold", threshold)
         self.threshold, self._tuning = threshold, Tuning(*map(float, tuning or Tuning()))
         self._next_id = 1
-        self._class_ids = np.zeros(0, np.int64)  # of the columns of votes
+        self._class_ids = np.zeros(0, np.int64)  # class id of each column of votes
         self._size_hw: tuple[int, int] | None = None
         self._begin_anew()
 
@@ -72,7 +72,7 @@ class Tracker:
         self._began_s = self._time_s = -math.inf
 
     def update(self, found: Detections, time_s: float | None = None) -> Detections:
-        """Give the detections of the next frame their identities; nothing else about them changes.
+        """Assign track ids to the next frame's detections; their other fields stay unchanged.
 
         Args:
             found: The detections, most confident first.
@@ -99,7 +99,7 @@ class Tracker:
         return found.with_tracks(track_id, self._class_ids[columns])
 
     def _read(self, found: Detections) -> Given:
-        """The detections as arrays, with boxes within the image."""
+        """Convert detections to the tracker's arrays, with boxes clamped to the image."""
         fields = _read_fields(found.xyxy, found.confidence, found.class_id, found.image_size, self._class_ids)
         if fields[2].min(initial=0) < 0:
             new = np.setdiff1d(found.class_id, self._class_ids)
@@ -128,7 +128,7 @@ def _read_fields(
     size_hw: tuple[int, int],
     known: Ints,
 ) -> tuple[Floats, Floats, Ints]:
-    """Boxes within the image, confidences within 0..1, where NaN becomes 0; columns of known classes, else -1."""
+    """Clamp boxes to the image and confidences to 0..1, NaN to 0; look up columns of classes, -1 if new."""
     count = len(class_id)
     boxes, confidences, columns = np.empty((count, 4)), np.empty(count), np.full(count, -1)
     for n in range(count):
@@ -150,7 +150,7 @@ def _read_fields(
 def _update(
     tracks: Tracks, given: Given, times: tuple[float, float, float], next_id: int, threshold: float, tuning: Tuning
 ) -> tuple[Tracks, int, float, Ints, Ints]:
-    """Continue tracks with a frame's detections, in one compiled call: most of what many would take is calling them.
+    """Update tracks with a frame's detections, in one compiled call, as several would mostly cost call overhead.
 
     Args:
         tracks: The tracks of the frame before; changed.

@@ -1,4 +1,4 @@
-"""Tracks: where things are and how they move, their masks and the votes for their classes."""
+"""State of tracks: positions, speeds, masks and class votes."""
 
 from __future__ import annotations
 
@@ -14,79 +14,79 @@ from maskjet.tracking.tuning import Tuning
 
 Floats = NDArray[np.float64]
 Rows = NDArray[Any]
-_LEAST_AREA = 1.0  # of a box in pixels, for sizes
+_LEAST_AREA = 1.0  # pixels; smallest area from which a size is computed
 TRACK = np.dtype(
     [
         ("edges", np.float64, 4),  # x1, y1, x2, y2 in pixels; each has a Kalman filter of its own
         ("speeds", np.float64, 4),  # of the edges, in pixels per second
-        ("spreads", np.float64, (4, 3)),  # variance of an edge's place, covariance with its speed, the speed's variance
-        ("anchor", np.float64, 2),  # middle of the box that the mask belongs to
-        ("mask_box", np.int64, 4),  # tight box of the mask
+        ("spreads", np.float64, (4, 3)),  # per edge: variance of place, covariance, variance of speed
+        ("anchor", np.float64, 2),  # (x, y): centre of the box at the time of the mask
+        ("mask_box", np.int64, 4),  # tight box of the mask, in pixels
         ("area", np.int64),  # pixels of the mask
         ("id", np.int64),  # -1 until confirmed
         ("best", np.float64),  # highest confidence of its detections
         ("born_s", np.float64),
-        ("seen_s", np.float64),  # when it was last found
-        ("until_s", np.float64),  # until when it is kept without being found
-        ("is_covered", np.bool_),  # lost, and its predicted place was covered in the last frame
+        ("seen_s", np.float64),  # time of its last detection
+        ("until_s", np.float64),  # expiry time, unless it is found again
+        ("is_covered", np.bool_),  # lost, and its predicted place is hidden by detections
     ],
     align=True,
 )
 ROWS = numba.from_dtype(TRACK)[::1]
 """Type of `Tracks.rows` in compiled functions."""
 BOX = types.Array(numba.float64, 1, "A")
-"""Type of a box there, x1, y1, x2, y2."""
+"""Type of a box, x1, y1, x2, y2, in compiled functions."""
 CONSTANTS = types.NamedUniTuple(numba.float64, len(Tuning._fields), Tuning)
-"""Type of a `Tuning` there."""
+"""Type of `Tuning` in compiled functions."""
 
 
 class Given(NamedTuple):
-    """The detections of a frame."""
+    """The n detections of a frame, as arrays for compiled functions."""
 
     size_hw: tuple[int, int]
-    """Size of the image in pixels."""
+    """Size of the image, (height, width) in pixels."""
     boxes: Floats
-    """float64 [n, 4], within the image."""
+    """float64 [n, 4]: x1, y1, x2, y2 in pixels, clamped to the image."""
     confidence: Floats
-    """float64 [n]."""
+    """float64 [n]: confidences, 0..1."""
     classes: Ints
-    """int64 [n]: columns of `Tracks.votes`."""
+    """int64 [n]: classes, as columns of `Tracks.votes`."""
     masks: Strips
-    """Their masks."""
+    """Masks of the n detections as strips."""
 
 
 GIVEN = types.NamedTuple(
     (types.UniTuple(numba.int64, 2), numba.float64[:, ::1], numba.float64[::1], numba.int64[::1], STRIPS), Given
 )
-"""Type of `Given` there."""
+"""Type of `Given` in compiled functions."""
 
 
 class Tracks(NamedTuple):
     """Tracks with their masks and votes."""
 
     rows: Rows
-    """A row per track."""
+    """`TRACK` [t]: a row per track."""
     votes: Floats
-    """float64 [t, c]: summed confidence of each class."""
+    """float64 [t, c]: votes of each track, confidences summed by class."""
     strips: NDArray[np.int32]
-    """int32 [s, 3]: the strips of the masks where they were found; see `Strips`."""
+    """int32 [s, 3]: strips of all masks, at the place of their detection; see `Strips`."""
     firsts: Ints
-    """int64 [t + 1]: `strips[firsts[i] : firsts[i + 1]]` are track i's."""
+    """int64 [t + 1]: offsets; `strips[firsts[i] : firsts[i + 1]]` are the mask of track i."""
 
 
 TRACKS = types.NamedTuple((ROWS, numba.float64[:, ::1], numba.int32[:, ::1], numba.int64[::1]), Tracks)
-"""Type of `Tracks` there."""
+"""Type of `Tracks` in compiled functions."""
 
 
 @compiled(TRACKS(numba.int64))
 def no_tracks(classes: int) -> Tracks:
-    """No tracks, with room for the votes of so many classes."""
+    """Empty `Tracks`, with vote columns for `classes` classes."""
     return Tracks(np.zeros(0, TRACK), np.zeros((0, classes)), np.empty((0, 3), np.int32), np.zeros(1, np.int64))
 
 
 @compiled(types.Tuple((STRIPS, numba.int64[:, ::1], numba.float64[:, ::1]))(TRACKS))
 def place_masks(tracks: Tracks) -> tuple[Strips, Ints, Floats]:
-    """The masks where they were found, by how many pixels they have moved since, int64 [t, 2], and boxes, [t, 4]."""
+    """Masks as detected, their movement since, int64 [t, 2] (x, y) pixels, and predicted boxes, float64 [t, 4]."""
     count = len(tracks.rows)
     boxes, areas, moves = np.empty((count, 4), np.int64), np.empty(count, np.int64), np.empty((count, 2), np.int64)
     edges = np.empty((count, 4))
@@ -100,14 +100,14 @@ def place_masks(tracks: Tracks) -> tuple[Strips, Ints, Floats]:
 
 @compiled(numba.float64(BOX))
 def size_of(box: Floats) -> float:
-    """The root of a box's area, in pixels."""
+    """Size of a box: the square root of its area, in pixels."""
     area = max(box[2] - box[0], 0.0) * max(box[3] - box[1], 0.0)
     return float(np.sqrt(max(area, _LEAST_AREA)))
 
 
 @compiled(numba.void(ROWS, numba.float64, numba.float64, CONSTANTS))
 def predict(rows: Rows, passed_s: float, last_s: float, tuning: Tuning) -> None:
-    """Move tracks on by their speeds; those that the last frame, of `last_s`, did not have slow down."""
+    """Predict tracks by their speeds; those not detected at `last_s`, the last frame, slow down."""
     for row in rows:
         slowing, shrinking = 1.0, 1.0
         if row.seen_s < last_s:
@@ -137,7 +137,7 @@ def predict(rows: Rows, passed_s: float, last_s: float, tuning: Tuning) -> None:
 def _find_hidden_edges(
     edges: Floats, box: Floats, size_hw: tuple[int, int], is_cut: bool, depth: float, is_hidden: Bools
 ) -> None:
-    """Which edges of a track are not those of its detection, bool [4].
+    """Find the edges of a track that its detection does not show, bool [4].
 
     Those well within the predicted ones, if the thing is cut; and those at the image's border.
     """
@@ -156,7 +156,7 @@ def _find_hidden_edges(
     )
 )
 def _correct(edges: Floats, speeds: Floats, spreads: Floats, box: Floats, is_hidden: Bools, variance: float) -> None:
-    """Correct a track by the box that was found; hidden edges move with the opposite ones."""
+    """Kalman update of a track by a detected box; hidden edges move with the opposite ones."""
     missed = box - edges
     for k in range(4):
         opposite = (k + 2) % 4
@@ -178,7 +178,7 @@ def _correct(edges: Floats, speeds: Floats, spreads: Floats, box: Floats, is_hid
 def go_on(
     tracks: Tracks, given: Given, hidden: Ints, track_of: Ints, time_s: float, next_id: int, tuning: Tuning
 ) -> tuple[int, Ints]:
-    """Move the tracks that were found to where they are, and confirm them.
+    """Update the matched tracks with their detections, and confirm them.
 
     Returns:
         The next free id; and int64 [t]: ~n for a track that takes detection n's mask, i for track i that keeps its own.
@@ -216,7 +216,7 @@ def go_on(
 def expire(
     rows: Rows, covered: Floats, size_hw: tuple[int, int], time_s: float, is_gone: Bools, tuning: Tuning
 ) -> None:
-    """Set in `is_gone` the tracks that have not been found for too long; what left the image waits at its border.
+    """Mark expired tracks in `is_gone`; tracks that left the image wait at its border.
 
     `covered` is that of `matching.Compared`.
     """
@@ -261,7 +261,7 @@ def renew(
     next_id: int,
     tuning: Tuning,
 ) -> tuple[Tracks, int]:
-    """Drop tracks, bool [t], and begin those of detections of at least `threshold` that have none.
+    """Drop the tracks in `is_gone`, and start tracks for unmatched detections of at least `threshold`.
 
     Begun ones of at least the confidence `instant` are confirmed. `track_of` is changed to the new rows; `origins` are
     those of `go_on`.

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import limits
+from maskjet.checks import check_count
 from maskjet.errors import InputError
 from maskjet.traffic import scenery
 from maskjet.traffic.bodies import CLASSES, Body, build_body
@@ -94,7 +95,7 @@ class Street:
         limits.check("image_pixels", math.prod(size_hw), f"size_hw {tuple(size_hw)} has")
         if not density >= 0:
             raise InputError(f"density must be at least 0, got {density}.")
-        _check_seed(seed)
+        check_count("seed", seed, least=0)
         random = np.random.default_rng([seed, 7])
         self.seed = seed
         self._layout = _random_layout(random)
@@ -207,15 +208,10 @@ def sample(seed: int, *, size_hw: tuple[int, int] = (720, 1280)) -> TrafficFrame
         seed: Random seed of the street and the moment, at least 0.
         size_hw: (height, width) in pixels, at least 16 a side.
     """
-    _check_seed(seed)
+    check_count("seed", seed, least=0)
     random = np.random.default_rng([seed, 5])
     street = Street(seed, size_hw, density=float(random.uniform(0.35, 1.4)))
     return street.frame(int(random.integers(0, 100_000)))
-
-
-def _check_seed(seed: int) -> None:
-    if seed < 0:
-        raise InputError(f"seed must be at least 0, got {seed}.")
 
 
 def _random_layout(random: np.random.Generator) -> scenery.Layout:

@@ -1,1 +1,1 @@
-"""The embedded model."""
+"""The demo model, whose weights are part of the package."""

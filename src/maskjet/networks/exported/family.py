@@ -21,7 +21,7 @@ from maskjet.postprocessing import Postprocessing
 
 
 def serves(model: object) -> bool:
-    """Whether this is a network of this family, or a path with the suffix of one."""
+    """Whether this is a `NetworkFile`, or a path with the suffix of an exported file."""
     if isinstance(model, str | os.PathLike):
         return Path(model).suffix in (ONNX, *ENGINES)
     return isinstance(model, NetworkFile)

@@ -1,4 +1,4 @@
-"""ONNX Runtime: reads and writes our tensors where they are, by I/O binding."""
+"""ONNX Runtime: reads and writes our tensors in place, by I/O binding."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class OnnxRuntimeSession:
         providers: list[tuple[str, dict[str, str]]] = [(_CPU, {})]
         options = package.SessionOptions()
         options.intra_op_num_threads = threads
-        options.log_severity_level = 3  # errors, which are raised, too
+        options.log_severity_level = 3  # errors only; they are raised as well
         place = f"the CPU, {threads} threads"
         if device.type == "cuda":
             if _CUDA not in package.get_available_providers():
@@ -47,12 +47,12 @@ class OnnxRuntimeSession:
             chosen = {
                 "device_id": str(device.index),
                 "user_compute_stream": str(self._stream.cuda_stream),
-                "use_tf32": str(int(torch.get_float32_matmul_precision() != "highest")),  # as PyTorch's products
+                "use_tf32": str(int(torch.get_float32_matmul_precision() != "highest")),  # as PyTorch's matrix products
             }
             providers.insert(0, (_CUDA, chosen))
             place = str(device)
         self._run_options = package.RunOptions()
-        # The caller's stream waits in place of the host.
+        # No host synchronisation: the caller's stream waits instead.
         self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
         self._session: Any = package.InferenceSession(str(file.path), options, providers=providers)
         if device.type == "cuda" and providers[0][0] not in self._session.get_providers():
@@ -60,7 +60,7 @@ class OnnxRuntimeSession:
         self.name = f"ONNX Runtime {package.__version__} on {place}"
 
     def make_call(self) -> Call:
-        """A call with bindings of its own; see `Session`."""
+        """Make a call with its own I/O bindings; see `Session`."""
         binding = self._session.io_binding()
 
         def call(images: Tensor, outputs: Sequence[Tensor]) -> None:

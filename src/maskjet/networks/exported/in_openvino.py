@@ -40,7 +40,7 @@ class OpenVinoSession:
         self.name = f"OpenVINO {version} on the CPU in float32, {threads} threads"
 
     def make_call(self) -> Call:
-        """A call with a request of its own; see `Session`."""
+        """Make a call with its own inference request; see `Session`."""
         request = self._compiled.create_infer_request()
 
         def call(images: Tensor, outputs: Sequence[Tensor]) -> None:

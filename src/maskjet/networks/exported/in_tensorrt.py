@@ -22,11 +22,11 @@ class TensorRtSession:
     def __init__(self, file: NetworkFile, device: torch.device) -> None:
         if device.type != "cuda":
             raise UnsupportedError(f"{str(file.path)!r} needs an NVIDIA GPU, got device {device}.")
-        # No extra of ours, as its wheels are on NVIDIA's own index.
+        # Not an extra of maskjet: its wheels are on NVIDIA's own index.
         self._package: Any = require("tensorrt", extra=None, purpose="runtime='tensorrt'")
         self._file, self._device = file, device
         log = make_log(self._package)
-        self._runtime = self._package.Runtime(log)  # engines don't keep it
+        self._runtime = self._package.Runtime(log)  # kept: engines hold no reference to their runtime
         self._engine = self._runtime.deserialize_cuda_engine(file.path.read_bytes())
         if self._engine is None:
             raise UnsupportedError(
@@ -61,12 +61,12 @@ class TensorRtSession:
                 )
 
     def make_call(self) -> Call:
-        """A call with an execution context of its own; see `Session`."""
+        """Make a call with its own execution context; see `Session`."""
         context = self._engine.create_execution_context()
         if context is None:
             raise UnsupportedError("the GPU has no memory left for an execution context.")
         ports: tuple[Port, ...] = (self._file.images, *self._file.outputs)
-        bound: list[tuple[int, ...]] = []  # shape and addresses: changed as a graph is captured, they would end that
+        bound: list[tuple[int, ...]] = []  # shape, addresses: setting them would abort a graph capture
 
         def call(images: Tensor, outputs: Sequence[Tensor]) -> None:
             tensors = (images, *outputs)
@@ -88,11 +88,11 @@ def _demand(is_done: bool, failure: str) -> None:
 
 
 def make_log(package: Any) -> Any:
-    """Make a logger for TensorRT, whose functions only say that they failed: it has the `last` error, or ""."""
+    """Make a TensorRT logger that keeps the `last` error, or "": failing calls give no reason themselves."""
 
     class KeptLog(package.ILogger):  # type: ignore[misc] # the package is known when it runs
         def __init__(self) -> None:
-            package.ILogger.__init__(self)  # pybind11 demands it
+            package.ILogger.__init__(self)  # required by pybind11
             self.last = ""
 
         def log(self, severity: Any, message: str) -> None:

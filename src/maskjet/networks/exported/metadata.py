@@ -1,4 +1,4 @@
-"""What an exported file says about its network: JSON under keys that begin with "maskjet.", in the ONNX metadata."""
+"""Metadata of exported files: JSON under ONNX metadata keys that begin with "maskjet."."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from maskjet import limits
+from maskjet.checks import shown
 from maskjet.errors import CheckpointError, InputError, translate_errors
 from maskjet.host.extras import require
-from maskjet.spec import ModelSpec, shown
+from maskjet.spec import ModelSpec
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 Precision = Literal["fp32", "fp16"]
-"""Type of a file's weights and activations."""
+"""Floating-point type of a file's weights and activations."""
 ONNX, ENGINES = ".onnx", (".engine", ".plan")
 """Suffixes of ONNX files, and of TensorRT's engines."""
 VERSION = 1
-"""Version of the metadata; each key that is added, or whose meaning changes, raises it."""
+"""Version of the metadata; raised when a key is added or its meaning changes."""
 _PREFIX = "maskjet."
-_OF_INPUT = ("class_names", "mean", "std")  # fields of the spec with a key of their own, as any program needs them
-_OF_RESIZE = {"mode": "resize", "color": "letterbox_color", "place": "letterbox_place"}  # those in maskjet.resize
+_OF_INPUT = ("class_names", "mean", "std")  # fields of the spec with their own key, for other programs
+_OF_RESIZE = {"mode": "resize", "color": "letterbox_color", "place": "letterbox_place"}  # keys of maskjet.resize
 _FILTER = {"filter": "bilinear", "centres": "half_pixel", "antialias": False}
-_LONGEST = 2**24  # characters of one value
+_LONGEST = 2**24  # most characters of one value
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,12 @@ class Metadata:
     """The metadata of a file that `export` wrote."""
 
     spec: ModelSpec
-    """Input, architecture and classes."""
+    """The network's input size, architecture and classes."""
     precision: Precision
     """Type of weights, activations and input: "fp32" or "fp16"."""
 
     def as_properties(self) -> dict[str, str]:
-        """The metadata as ONNX keeps it: JSON by key."""
+        """Encode as ONNX metadata: JSON texts by key."""
         spec = self.spec.as_dict()
         resize = {key: spec.pop(name) for key, name in _OF_RESIZE.items()}
         values = {
@@ -53,7 +54,7 @@ class Metadata:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Metadata:
-        """Read the output of `as_properties`, which may come from others, and among other programs' keys.
+        """Decode the output of `as_properties`, untrusted; keys of other programs are ignored.
 
         Raises:
             InputError: A key is missing, unknown or invalid; the message names it.
@@ -67,7 +68,7 @@ class Metadata:
         if type(version) is not int or version != VERSION:
             raise InputError(f"maskjet.version must be {VERSION}, got {shown(version)}: export the file again.")
         known = {"version", *_OF_INPUT, "spec", "resize", "precision"}
-        if stated.pop("selecting", None) is not None:  # of versions that also exported the choice of detections
+        if stated.pop("selecting", None) is not None:  # files of old versions that include postprocessing
             raise InputError("it must be exported without postprocess, as maskjet chooses detections itself.")
         if differing := sorted(known ^ stated.keys()):
             problem = "missing" if differing[0] in known else "unknown"
@@ -115,7 +116,7 @@ def properties_of(model: ModelProto) -> dict[str, str]:
         InputError: A key is there twice.
     """
     properties = {each.key: each.value for each in model.metadata_props}
-    if len(properties) < len(model.metadata_props):  # programs would differ in which one counts
+    if len(properties) < len(model.metadata_props):  # ambiguous: programs differ in which one they read
         raise InputError("metadata must have each key once, got one twice.")
     return properties
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from maskjet import limits
+from maskjet.checks import shown
 from maskjet.errors import CheckpointError, InputError, translate_errors
 from maskjet.networks.exported.metadata import ENGINES, ONNX, Metadata, Precision, properties_of, read_onnx
-from maskjet.spec import COCO_CLASS_NAMES, SPECS, ModelSpec, shown
+from maskjet.spec import COCO_CLASS_NAMES, SPECS, ModelSpec
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -25,40 +26,40 @@ _PRECISIONS: Mapping[torch.dtype, Precision] = {torch.float32: "fp32", torch.flo
 _OURS, _RFDETRS = ("logits", "boxes_cxcywh", "mask_logits"), ("labels", "dets", "masks")
 _COCO_LOGITS = 91
 _OPSETS = range(13, 27)
-"""Opsets of ONNX 1.8 to 1.21; with older ones, other operators have the same names."""
+"""Supported opsets, those of ONNX 1.8 to 1.21; in older ones operators of these names differ."""
 
 
 class Port(NamedTuple):
-    """An input or output of a file."""
+    """An input or output of an exported network."""
 
     name: str
     dtype: torch.dtype
-    """float32 or float16."""
+    """Element type: float32 or float16."""
     shape: tuple[int, ...]
-    """Its sizes after the batch."""
+    """Shape without the batch dimension."""
 
 
 @dataclass
 class NetworkFile:
-    """A network in an exported file; `Network` of its family."""
+    """A network in an exported file: the `Network` of this family."""
 
     path: Path
-    """The file."""
+    """The ONNX file or TensorRT engine."""
     files: tuple[Path, ...]
-    """All files that it consists of: with those that hold its weights, and an engine's ONNX file."""
+    """`path`, files of external weights and, for an engine, its ONNX file."""
     spec: ModelSpec
-    """Input, architecture and classes."""
+    """The network's input size, architecture and classes."""
     precision: Precision
-    """Type of its input."""
+    """Floating-point type of the input: "fp32" or "fp16"."""
     images: Port
-    """Its input."""
+    """The input: images [B, 3, H, W]."""
     outputs: tuple[Port, ...]
-    """Its outputs, in the order of `NetworkOutput`'s fields; two without masks."""
+    """The outputs, in the order of `NetworkOutput`'s fields; two without masks."""
     batch: int | None
-    """Images that it takes at a time, 1, or None for any number."""
+    """Fixed batch size, 1; None for any."""
 
     def digest(self) -> str:
-        """SHA-256 of its files, shortened to 16 hexadecimal digits."""
+        """SHA-256 over `files`, shortened to 16 hexadecimal digits."""
         found = hashlib.sha256()
         for path in self.files:
             with (
@@ -70,7 +71,7 @@ class NetworkFile:
 
 
 def read_network_file(path: Path) -> NetworkFile:
-    """Read what an ONNX file that `export` or rfdetr 1.11 wrote, or an engine, takes and gives.
+    """Read inputs and outputs of an ONNX file, by `export` or rfdetr 1.11, or of a TensorRT engine.
 
     A TensorRT engine says nothing of its classes: the ONNX file that it was built from lies beside it, as nano.onnx
     beside nano.engine.
@@ -90,7 +91,7 @@ def read_network_file(path: Path) -> NetworkFile:
                     "file."
                 )
     proto = read_onnx(source, f"loading {str(path)!r}")
-    if not proto.graph.output:  # protobuf reads nearly anything
+    if not proto.graph.output:  # protobuf parses nearly any bytes
         raise CheckpointError(f"model must be an ONNX file, got {str(source)!r}, which has no outputs.")
     try:
         _check_opset(proto)
@@ -106,7 +107,7 @@ def _check_opset(proto: ModelProto) -> None:
 
 
 def _weights_files(proto: ModelProto, path: Path) -> list[Path]:
-    """Other files that weights are in, which lie in the folder of this one.
+    """Files of external weights, all in the ONNX file's folder.
 
     Raises:
         InputError: They don't, or a file is missing or not a plain one; or they are too large together.
@@ -129,7 +130,7 @@ def _weights_files(proto: ModelProto, path: Path) -> list[Path]:
 
 
 def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """The weights and constants of a graph and of those within it."""
+    """The weights and constants of a graph and its subgraphs."""
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
@@ -149,7 +150,7 @@ def _constants(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
 
 def _describe(path: Path, proto: ModelProto, files: Sequence[Path]) -> NetworkFile:
     weights = {each.name for each in proto.graph.initializer}
-    inputs = [each for each in proto.graph.input if each.name not in weights]  # old files list weights as inputs
+    inputs = [each for each in proto.graph.input if each.name not in weights]  # old files also list weights as inputs
     properties = properties_of(proto)
     is_ours = any(key.startswith("maskjet.") for key in properties)
     metadata = Metadata.from_properties(properties) if is_ours else None
@@ -167,12 +168,12 @@ def _describe(path: Path, proto: ModelProto, files: Sequence[Path]) -> NetworkFi
     else:
         spec = metadata.spec
     first, *others = _match(spec, [images, *outputs])
-    read = dict.fromkeys([path, *files])  # an engine, too
+    read = dict.fromkeys([path, *files])  # `path` may be an engine
     return NetworkFile(path, tuple(read), spec, _PRECISIONS[images.dtype], first, tuple(others), batch)
 
 
 def rfdetr_spec(input_hw: tuple[int, int], outputs: Sequence[tuple[int | None, ...]]) -> ModelSpec:
-    """The spec of a network that rfdetr 1.11 exported.
+    """Derive the spec of a network exported by rfdetr 1.11 from its shapes.
 
     It is that of the named size with these queries and this input; or else that of one whose patches fill the input.
     91 logits are COCO's classes; other classes have no names. Mean and std are ImageNet's, and frames are stretched, as
@@ -204,16 +205,16 @@ def rfdetr_spec(input_hw: tuple[int, int], outputs: Sequence[tuple[int | None, .
 
 
 class _Value(NamedTuple):
-    """An input or output as a file states it."""
+    """An input or output as declared in the ONNX file."""
 
     name: str
     dtype: torch.dtype
     sizes: tuple[int | None, ...]
-    """With the batch; None for a size that is free."""
+    """Shape with the batch dimension; None for a dynamic size."""
 
 
 def _read_outputs(proto: ModelProto, names: Sequence[str]) -> list[_Value]:
-    """The outputs, in the order of `names`, without masks, the last, if there are none."""
+    """Read the outputs in the order of `names`; the last, the masks, may be absent."""
     import onnx
 
     given = {each.name: each for each in proto.graph.output}
@@ -221,7 +222,7 @@ def _read_outputs(proto: ModelProto, names: Sequence[str]) -> list[_Value]:
     if missing := [name for name in wanted if name not in given]:
         raise InputError(f"outputs must be {', '.join(names)}, {missing[0]} is missing.")
     outputs = [_read_value(given[name]) for name in wanted]
-    if any(None in each.sizes[1:] for each in outputs):  # as in rfdetr's files with a free batch
+    if any(None in each.sizes[1:] for each in outputs):  # as in rfdetr's files with a dynamic batch
         with translate_errors(InputError, "shapes of its outputs must follow from those of its input"):
             inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
         given = {each.name: each for each in inferred.graph.output}
@@ -241,7 +242,7 @@ def _read_value(value: ValueInfoProto) -> _Value:
 
 
 def _match(spec: ModelSpec, values: Sequence[_Value]) -> list[Port]:
-    """Give the input and the outputs the shapes that a network has; free sizes are checked when the file runs first.
+    """Check declared shapes against the spec's; dynamic sizes are checked at the first run.
 
     Raises:
         InputError: They have other shapes, or scores or boxes are of float16.
@@ -262,5 +263,5 @@ def _match(spec: ModelSpec, values: Sequence[_Value]) -> list[Port]:
 
 
 def _listed(sizes: Sequence[int | None]) -> str:
-    """Sizes with the batch, as text."""
+    """Format a shape, batch included, as text; "any" for a dynamic size."""
     return f"[{', '.join('any' if size is None else str(size) for size in sizes)}]"

@@ -1,4 +1,4 @@
-"""Exported files as the engine runs them: the same buffers and checks around each runtime."""
+"""Runtime adapter for exported files: buffers and checks shared by all inference runtimes."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from maskjet.networks.exported.network_file import NetworkFile
 from maskjet.networks.rfdetr.network import NetworkOutput
 
 Call = Callable[[Tensor, Sequence[Tensor]], None]
-"""Runs a file once: takes images and the tensors that its outputs are written to, contiguous and on the device.
+"""Runs a file once: reads images and writes the outputs into given tensors, contiguous and on the device.
 
-Always for the same number of images. It runs on the current stream and does not wait for it, and one thread calls it
-at a time.
+The batch size is fixed. It runs on the current stream without waiting for it, and is called by one thread at a
+time.
 """
 
 
 class Session(Protocol):
-    """A file that a runtime has opened on a device."""
+    """An exported file opened by an inference runtime on a device."""
 
     name: str
-    """The runtime with its version and where it runs: "ONNX Runtime 1.31.1 on the CPU, 2 threads"."""
+    """Runtime, version and device, such as "ONNX Runtime 1.31.1 on the CPU, 2 threads"."""
     why_no_graph: str | None
     """Why calls can't be captured in a CUDA graph; None if they can."""
 
     largest: int | None
-    """Most images that it takes at a time; None for any number."""
+    """Largest batch size of one call; None for any."""
 
     def make_call(self) -> Call:
-        """Make a call, whose state is its own."""
+        """Make a call with its own state, such as bindings or an execution context."""
 
 
 class FileRuntime:
-    """An exported file behind the engine; see `engine.runtime.Runtime`. Runs once on zeros when it is made.
+    """`Runtime` of an exported file; the constructor runs it once on zeros. See `engine.runtime`.
 
     Raises:
         UnsupportedError: The runtime can't run the file.
@@ -71,7 +71,7 @@ class FileRuntime:
         return run
 
     def release(self) -> None:
-        """Let go of the file; buffers and calls in use keep their part."""
+        """Release the session; buffers and calls in use stay valid."""
         self._session = None
 
     def __str__(self) -> str:

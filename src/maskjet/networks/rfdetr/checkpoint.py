@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from maskjet.checks import shown
 from maskjet.errors import CheckpointError
 from maskjet.host.printing import sanitise
 from maskjet.networks.rfdetr.hugging_face import WEIGHTS, find_weights, read_folder
@@ -27,7 +28,7 @@ from maskjet.networks.weights_file import (
     read_json,
     reading,
 )
-from maskjet.spec import COCO_CLASS_NAMES, MAX_GRID, SPECS, ModelSpec, shown
+from maskjet.spec import COCO_CLASS_NAMES, MAX_GRID, SPECS, ModelSpec
 
 _POSITIONS = "backbone.0.encoder.encoder.embeddings.position_embeddings"
 _PATCHES = "backbone.0.encoder.encoder.embeddings.patch_embeddings.projection.weight"
@@ -54,9 +55,9 @@ class Checkpoint:
     model_name: str | None
     """rfdetr's class name, e.g. "RFDETRSegNano", if the file carries it."""
     class_names: Mapping[int, str]
-    """Names by class id, if the file carries them; printable."""
+    """Class id to printable class name; empty if the file has none."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of ModelSpec that rfdetr's ModelConfig or arguments in the file state."""
+    """Fields of ModelSpec read from rfdetr's ModelConfig or arguments in the file."""
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -91,7 +92,7 @@ def _read_torch(path: Path) -> Checkpoint:
     state = named_tensors(content, path)
     arguments = _as_dict(content.get("args", content.get("hyper_parameters")))
     config, model_name = content.get("model_config"), content.get("model_name")
-    if config is None and arguments.get("resolution") is not None:  # an older file, which has no other description
+    if config is None and arguments.get("resolution") is not None:  # an older file: the only description
         config = {"resolution": arguments["resolution"]}
     config = _as_dict(config)
     if not isinstance(model_name, str | None):
@@ -111,7 +112,7 @@ def _as_dict(value: Any) -> dict[Any, Any]:
 
 
 def _unwrap(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Give parameters rfdetr's names, without the wrappers they were saved in."""
+    """Strip prefixes of wrapper modules, so that parameters have rfdetr's names."""
     for name in state:
         if "backbone.backbone." in name:
             raise CheckpointError(
@@ -127,10 +128,10 @@ def _unwrap(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _read_class_names(names: Any) -> dict[int, str]:
-    """Make class names printable, by position; whole numbers are names, too."""
+    """Convert a list of names to printable class names by position; integers are allowed."""
     if names is None:
         return {}
-    if isinstance(names, str):  # rfdetr takes it, too
+    if isinstance(names, str):  # rfdetr also accepts a single name
         names = [names]
     if not isinstance(names, list | tuple) or not all(type(name) in (str, int) for name in names):
         raise CheckpointError(f"class_names must be a list of texts, got {shown(names)}.")
@@ -189,7 +190,7 @@ def _other_size(checkpoint: Checkpoint, size: ModelSpec, finding: str) -> Checkp
 
 
 def _seen(checkpoint: Checkpoint) -> tuple[bool, int, int, int]:
-    """Has a mask head, patch size, side of the position grid and decoder layers, by names and shapes."""
+    """Architecture found in tensor names and shapes: mask head, patch size, position grid, decoder layers."""
     state = checkpoint.state
     return (
         any(name.startswith("segmentation_head.") for name in state),
@@ -200,7 +201,7 @@ def _seen(checkpoint: Checkpoint) -> tuple[bool, int, int, int]:
 
 
 def _recognise(checkpoint: Checkpoint) -> ModelSpec | None:
-    """The named size that has a checkpoint's shapes."""
+    """Find the named size that matches a checkpoint's shapes; None if there is none."""
     seen = _seen(checkpoint)
     for spec in SPECS.values():
         if seen == (spec.has_masks, spec.patch_size, spec.grid_hw[0], spec.decoder_layers):
@@ -209,10 +210,10 @@ def _recognise(checkpoint: Checkpoint) -> ModelSpec | None:
 
 
 def _describe(checkpoint: Checkpoint, base: ModelSpec | None) -> ModelSpec:
-    """The spec of a checkpoint: a named size, changed by the file's fields and its tensors' shapes."""
+    """Build a checkpoint's spec: a named size, overridden by the file's fields and tensor shapes."""
     class_logits = checkpoint.state[_CLASS_BIAS].shape[0]
     names = checkpoint.class_names
-    # As in rfdetr: COCO's ids have gaps if the names are none or COCO's whole list; others are names by position.
+    # As in rfdetr: without names, or with COCO's full list, class ids are COCO's, with gaps; others go by position.
     if class_logits == SPECS["rf-detr-nano"].class_logits and [*names.values()] in ([], [*COCO_CLASS_NAMES.values()]):
         names = COCO_CLASS_NAMES
     fields: dict[str, Any] = (
@@ -274,7 +275,7 @@ def _keep_used(checkpoint: Checkpoint, spec: ModelSpec) -> dict[str, Tensor]:
 
 
 def _can_be_resized(name: str, positions: Tensor, expected: torch.Size) -> bool:
-    """Whether these are position embeddings for a square of tokens, [1, 1 + g², C]."""
+    """Whether a tensor is position embeddings of a square grid, [1, 1 + g², C], which can be resized."""
     if name != _POSITIONS or positions.ndim != 3 or (positions.shape[0], positions.shape[2]) != (1, expected[2]):
         return False
     side = math.isqrt(positions.shape[1] - 1) if positions.shape[1] > 1 else 0

@@ -24,7 +24,7 @@ class MLP(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layers to the last dimension."""
+        """Apply the layers along the last dimension."""
         for layer in self.layers[:-1]:
             x = F.relu(layer(x))
         return exact_linear(self.layers[-1], x)
@@ -123,7 +123,7 @@ class _DecoderLayer(nn.Module):
 
 
 class _Decoder(nn.Module):
-    """The layers, all around the same reference boxes (rfdetr's `lite_refpoint_refine`)."""
+    """Decoder layers; all use the same reference boxes (rfdetr's `lite_refpoint_refine`)."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class _Decoder(nn.Module):
         self.layers = nn.ModuleList(_DecoderLayer(spec) for _ in range(spec.decoder_layers))
         self.norm = nn.LayerNorm(width)
         self.ref_point_head = MLP(2 * width, width, width)
-        # Buffers are on the CPU whatever the default device: on the meta device they would hold no values.
+        # On the CPU even if the default device is meta, where buffers would hold no values.
         steps = torch.arange(width // 2, dtype=torch.float32, device="cpu")
         wavelengths = 10000 ** (2 * (steps // 2) / (width // 2))
         self.wavelengths = nn.Buffer(wavelengths, persistent=False)

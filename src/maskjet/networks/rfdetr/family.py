@@ -23,11 +23,11 @@ from maskjet.postprocessing import Postprocessing
 from maskjet.spec import MODELS, SPECS, ModelSpec
 
 _DEMO = "demo"
-_SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors")  # of files, not names
+_SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors")  # a model with such a suffix is a path
 
 
 def serves(model: object) -> bool:
-    """Whether this is a network of this family, or a name or a path."""
+    """Whether this is an `RFDETR`, a name or a path."""
     return isinstance(model, RFDETR | str | os.PathLike)
 
 
@@ -66,14 +66,14 @@ def load(
 
 
 def file_name(size: str) -> str:
-    """The name of rfdetr 1.11's own checkpoint of a named size."""
+    """File name of rfdetr 1.11's checkpoint of a named size."""
     if size == "rf-detr-large":
         return "rf-detr-large-2026.pth"
     return f"{size.replace('2xlarge', 'xxlarge')}.{'pt' if '-seg-' in size else 'pth'}"
 
 
 def _hint(size: str) -> str:
-    """Where rfdetr keeps the checkpoint of a named size."""
+    """Hint for error messages: where rfdetr keeps the checkpoint of a named size."""
     folder = os.environ.get("RF_HOME") or os.environ.get("ROBOFLOW_HOME") or "~/.roboflow/models"
     path = Path(folder).expanduser() / file_name(size)
     if path.is_file():

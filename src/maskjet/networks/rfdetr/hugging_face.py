@@ -1,4 +1,4 @@
-"""Folders to which transformers saved an RF-DETR: model.safetensors, in rfdetr's names, and its architecture.
+"""Read folders saved by transformers' RF-DETR: model.safetensors, with rfdetr's names, and config.json.
 
 Fields that shapes tell, or that inference does not use, are not read. The input's size is the image processor's, which
 may differ from the one that the positions were made for.
@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from maskjet import limits
+from maskjet.checks import check_whole, shown
 from maskjet.errors import CheckpointError, InputError
 from maskjet.networks.rfdetr.model_config import read_config
-from maskjet.spec import BOUNDS, check_whole, read_class_names, shown
+from maskjet.spec import BOUNDS, read_class_names
 
 WEIGHTS = "model.safetensors"
-"""Name of the weights' file."""
+"""File name of the weights."""
 _CONFIG, _PROCESSOR = "config.json", "preprocessor_config.json"
-# Fields of RfDetrConfig and of its backbone's: ours, and transformers' value where none is stated.
+# Field of RfDetrConfig (or of its backbone config): (our field, transformers' default).
 _WHOLE_NUMBERS: Mapping[str, tuple[str, int]] = {
     "decoder_layers": ("decoder_layers", 3),
     "num_queries": ("queries", 300),
@@ -36,7 +37,7 @@ _WHOLE_NUMBERS: Mapping[str, tuple[str, int]] = {
     "backbone_config.num_hidden_layers": ("backbone_depth", 12),
     "backbone_config.num_attention_heads": ("backbone_heads", 12),
 }
-# The one value that is implemented, where no shape tells it.
+# Fields with a single supported value that tensor shapes do not show.
 _IMPLEMENTED: Mapping[str, Any] = {
     "model_type": "rf_detr",
     "activation_function": "silu",
@@ -61,7 +62,7 @@ def find_weights(folder: Path) -> Path:
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Any], dict[int, str]]:
-    """Read the JSON files beside a weights' file.
+    """Read the architecture from the JSON files beside a weights file.
 
     Returns:
         Fields of ModelSpec, and class names by id; nothing without config.json.

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from maskjet.checks import check_whole, shown
 from maskjet.errors import CheckpointError, InputError
-from maskjet.spec import BOUNDS, ModelSpec, check_whole, shown
+from maskjet.spec import BOUNDS, ModelSpec
 
 _WHOLE_NUMBERS = {
     "resolution": "input_size",
@@ -43,7 +44,7 @@ _IMPLEMENTED: Mapping[str, Any] = {
     "num_decoder_registers": 0,
     "backbone_lora": False,
 }
-# The last rows: further fields of keypoints, fields that the tensors state better, and fields of older versions.
+# The last rows: more keypoint fields, fields derived from tensors instead, and fields of older versions.
 _UNUSED = {
     *("amp", "compile", "cuda_graphs", "device", "freeze_encoder", "fused_optimizer", "gradient_checkpointing"),
     *("ia_bce_loss", "license", "model_name", "pretrain_weights"),
@@ -56,7 +57,7 @@ _ALONE = 'alone, as torch.save({"model": state_dict}, PATH), and name their size
 
 
 def read_config(config: Mapping[Any, Any]) -> dict[str, Any]:
-    """The fields of ModelSpec that a checkpoint's "model_config" states.
+    """Translate a checkpoint's "model_config" to fields of ModelSpec.
 
     Raises:
         InputError: A field has a value that this network can't honour; it is named.
@@ -68,7 +69,7 @@ def read_config(config: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def states_everything(changes: Mapping[str, Any]) -> bool:
-    """Whether a ModelConfig states the whole architecture."""
+    """Whether fields from a ModelConfig define the whole architecture."""
     return {*_NAMES.values(), "backbone_width"} <= changes.keys()
 
 

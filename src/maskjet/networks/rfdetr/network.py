@@ -13,8 +13,8 @@ from maskjet.networks.rfdetr.mask_head import MaskHead
 from maskjet.networks.rfdetr.projector import Projector
 from maskjet.spec import ModelSpec
 
-# Parameters that `RFDETR.cast` leaves alone: float16 would move boxes by parts of a pixel, and make different scores
-# equal, whose order then depends on the kernel.
+# Parameters that `RFDETR.cast` keeps in float32: in float16 boxes would shift by fractions of a pixel, and close
+# scores would become ties, ordered differently by each kernel.
 _EXACT = (
     *("refpoint_embed.", "class_embed.", "bbox_embed.layers.2."),
     *("transformer.enc_out_class_embed.", "transformer.enc_out_bbox_embed.0.layers.2."),

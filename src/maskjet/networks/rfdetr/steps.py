@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import torch
 
+from maskjet.checks import parse_color
 from maskjet.config import EngineConfig, Step
 from maskjet.engine.runtime import Runtime
 from maskjet.engine.steps import Frames, Place, Steps, Work, WorkOptions
 from maskjet.errors import InputError
 from maskjet.ops.canvas import Canvas, Letterbox, stretch
 from maskjet.postprocessing import Postprocessing
-from maskjet.spec import ModelSpec, parse_color
+from maskjet.spec import ModelSpec
 
 
 def choose_letterbox(spec: ModelSpec, config: EngineConfig) -> Letterbox | None:
-    """How frames keep their aspect ratio: as the config asks, else as the network was trained; None stretches them.
+    """Letterbox settings from the config, or else as the network was trained; None to stretch frames.
 
     Raises:
         InputError: The config has a choice for letterboxes, but frames are stretched.
@@ -30,7 +31,7 @@ def choose_letterbox(spec: ModelSpec, config: EngineConfig) -> Letterbox | None:
 
 
 class OneStage(Steps):
-    """RF-DETR on its device; its runtime gives a `NetworkOutput` for a batch. Other arguments are those of `Steps`."""
+    """The steps of RF-DETR; `runtime` returns a `NetworkOutput` per batch. For other arguments see `Steps`."""
 
     spec: ModelSpec
     can_rehearse = True

@@ -1,4 +1,4 @@
-"""torchvision's two-stage detectors with fixed shapes: no shape depends on a value, and nothing waits.
+"""torchvision's two-stage detectors with static shapes, which never wait for the GPU.
 
 The backbone, the heads and the predictors are torchvision's own modules. The steps between them are rewritten:
 proposals and detections fill a fixed number of rows, with a mask of the valid ones. Other rows hold empty boxes, which
@@ -23,7 +23,7 @@ from maskjet.spec import TwoStageSpec
 
 CANDIDATES = 8192
 """Default number of box-class pairs per image that NMS considers; `StaticOutput.is_exact` says whether they suffice."""
-_MOST_ON_GPU = 2**15  # boxes of an image; NMS takes a bit for each pair, here 128 MB
+_MOST_ON_GPU = 2**15  # boxes of an image; NMS takes a bit per pair, 128 MB here
 _SMALLEST_DETECTION = 1e-2  # pixels a side, as in torchvision
 
 
@@ -182,7 +182,7 @@ class StaticDetector(nn.Module):
     def _pool(self, pooler: Any, features: Any, boxes: Tensor, height: int) -> Tensor:
         levels = [feature for name, feature in features.items() if name in pooler.featmap_names]
         halvings = [round(math.log2(height / level.shape[2])) for level in levels]
-        used = halvings[-1] - halvings[0] + 1  # the coarser of two levels of one scale is never chosen
+        used = halvings[-1] - halvings[0] + 1  # of two levels with equal scale the second is unused
         scales = [2.0**-halving for halving in halvings[:used]]
         chosen = self.implementations["roi_align"]
         pooled: Tensor = torch.ops.maskjet.pool_boxes(boxes, levels[:used], scales, pooler.output_size[0], chosen)
@@ -198,10 +198,10 @@ class StaticDetector(nn.Module):
         thresholds: Tensor,
         candidates: int,
     ) -> tuple[Tensor, ...]:
-        """Choose detections by NMS: counts, boxes, confidences, classes, and whether they are exact."""
+        """Select detections by NMS; returns counts, boxes, confidences, classes, `StaticOutput.is_exact`."""
         heads = self.heads
         batch, rows = is_proposal.shape
-        things = logits.shape[1] - 1  # without the background
+        things = logits.shape[1] - 1  # classes without the background
         scores = logits.softmax(dim=1)[:, 1:].reshape(batch, rows * things)
         boxes = _decode(codes.reshape(batch * rows, -1, 4), proposals.reshape(-1, 1, 4), heads.box_coder)
         boxes = _clip(boxes[:, 1:].reshape(batch, rows * things, 4), sizes)
@@ -295,7 +295,7 @@ def check(model: Any) -> None:
 
 
 def _rows_to_mask(counts: Tensor, most: int) -> int:
-    """Rows per image to compute masks for: all, or on a CPU, where reading counts is free, those in use."""
+    """Rows per image that need masks: all on a GPU, only those in use on a CPU, where reading counts is free."""
     if counts.device.type != "cpu" or torch.compiler.is_compiling():
         return most
     return int(counts.max())
@@ -357,7 +357,7 @@ def _count_to(end: int, device: torch.device) -> Tensor:
 
 
 def _marked(count: Tensor, index: Tensor) -> Tensor:
-    """Whether each position is among the first `count` of index [B, N]; bool [B, N]."""
+    """Mark the positions named by the first `count` entries of index [B, N]; bool [B, N]."""
     batch, most = index.shape
     is_used = _count_to(most, index.device) < count[:, None]
     marks = torch.zeros(batch, most + 1, dtype=torch.bool, device=index.device)

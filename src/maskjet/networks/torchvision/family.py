@@ -57,7 +57,7 @@ def _fill(model: str, weights: str | os.PathLike[str] | None) -> StaticDetector:
         raise InputError(f"weights must be a name or a path, got a {type(weights).__name__}.")
     detector = read_detector(model.removeprefix(PREFIX), Path(weights))
     labels = detector.roi_heads.box_predictor.cls_score.out_features
-    # Names are needed to choose classes.
+    # Classes are chosen by name, so each needs one.
     names = None if labels == COCO_LABELS else {label: str(label) for label in range(1, labels)}
     return optimize(detector, class_names=names)
 

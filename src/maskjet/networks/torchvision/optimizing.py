@@ -53,7 +53,7 @@ def optimize(model: Any, *, class_names: Mapping[int, str] | None = None) -> Sta
     ours = copy.deepcopy(model).requires_grad_(requires_grad=False)
     heads, channels = ours.roi_heads, ours.backbone.out_channels
     parts = [(ours, "backbone", (3, *_EXAMPLE_HW)), (heads, "box_head", (channels, *heads.box_roi_pool.output_size))]
-    if is_torchvisions(ours.rpn.head, "rpn.RPNHead"):  # another may do more with its layers than call them
+    if is_torchvisions(ours.rpn.head, "rpn.RPNHead"):  # other heads may use these layers differently
         parts.append((ours.rpn.head, "conv", (channels, *_EXAMPLE_HW)))
     if heads.has_mask():
         parts.append((heads, "mask_head", (channels, *heads.mask_roi_pool.output_size)))

@@ -61,7 +61,7 @@ class TwoStage(Steps):
         """Do nothing: compilation needs the frames' size; see `Steps`."""
 
     def inputs(self, batch: int, height: int, width: int, scratch: Scratch | None = None) -> Tensor:
-        """Take memory for the network's input; its values are arbitrary."""
+        """Allocate the network's input from scratch memory; uninitialised."""
         scratch = scratch or Scratch(self.device)
         memory = scratch.take("inputs", batch * 3 * height * width, self.dtype)
         if self._layout is torch.channels_last:
@@ -69,7 +69,7 @@ class TwoStage(Steps):
         return memory.view(batch, 3, height, width)
 
     def input_hw(self, size_hw: tuple[int, int]) -> tuple[int, int]:
-        """The size of the padded input, which follows the frame's; see `Steps`."""
+        """Size of the padded input, which depends on the frame's size; see `Steps`."""
         return self.spec.padded_hw(size_hw)
 
     def place(self, size_hw: tuple[int, int]) -> Place:
@@ -84,7 +84,7 @@ class TwoStage(Steps):
 
 
 class _Work(Work):
-    """See `Work`. The marks: which images had more candidates than rows, int32 [B]."""
+    """See `Work`; its marks, int32 [B], flag images with more NMS candidates than rows."""
 
     steps: TwoStage
 
@@ -109,7 +109,7 @@ class _Work(Work):
             self.encode_masks(masks, boxes)
 
     def read(self, copied: NDArray[np.uint8], images: int) -> list[Detections]:
-        """Read the detections; detect again, slower, on images that had more candidates than rows. See `Work`."""
+        """Read the detections; images with more candidates than rows are run again, slower. See `Work`."""
         detections = super().read(copied, images)
         marks = copied[: 4 * len(self.words)].view(np.int32)[-self.batch :]
         for image in np.flatnonzero(marks[:images]).tolist():
@@ -150,7 +150,7 @@ def _to_image(output: StaticOutput, sizes: Tensor, originals: Tensor) -> tuple[S
     if output.mask_logits is None:
         return selection, None, None
     masks = F.pad(output.mask_logits.float().sigmoid() - _HALF, (1, 1, 1, 1), value=-_HALF)
-    # The border of one logit makes the box larger, which is then rounded towards zero.
+    # The border of one logit enlarges the box, whose corners are then rounded towards zero.
     half = (xyxy[..., 2:] - xyxy[..., :2]) * 0.5 * (masks.shape[3] / output.mask_logits.shape[3])
     centre = (xyxy[..., 2:] + xyxy[..., :2]) * 0.5
     first, last = (centre - half).int(), (centre + half).int()

@@ -7,12 +7,13 @@ import math
 import numpy as np
 import torch
 
+from maskjet.checks import check_count, check_fraction
 from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.gpu import make_op
 from maskjet.ops.nms import cpu, reference
 from maskjet.ops.nms.reference import Kept
-from maskjet.ops.record import Variant, describe, is_whole, needs_cpu
+from maskjet.ops.record import Variant, describe, needs_cpu
 
 
 def nms(
@@ -66,10 +67,9 @@ def nms(
         is_tensor = isinstance(value, torch.Tensor)
         if not is_tensor or value.dtype != torch.int32 or list(value.shape) != shape or value.device != boxes.device:
             raise InputError(f"{name} must be int32 {shape} on {boxes.device}, got {describe(value)}.")
-    if not isinstance(iou_threshold, int | float) or not 0 <= iou_threshold <= 1:
-        raise InputError(f"iou_threshold must be 0..1, got {iou_threshold}.")
-    if max_output is not None and (not is_whole(max_output) or max_output < 1):
-        raise InputError(f"max_output must be at least 1, got {max_output}.")
+    check_fraction("iou_threshold", iou_threshold)
+    if max_output is not None:
+        check_count("max_output", max_output)
     kept: Kept = RECORD.choose(implementation, boxes).run(
         boxes.detach(),
         count,

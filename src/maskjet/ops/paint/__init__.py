@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
+from maskjet.checks import check_whole
 from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.masks.coco_rle import RLE, Runs, to_runs
 from maskjet.ops.paint import cpu, reference
 from maskjet.ops.paint.outline import WIDEST, outline
-from maskjet.ops.record import Op, Variant, describe, is_whole, needs_cpu
+from maskjet.ops.record import Op, Variant, describe, needs_cpu
 
 OPAQUE = 256
 """Opacity that leaves nothing of the image."""
@@ -70,8 +71,7 @@ def paint(
     if not isinstance(colours, torch.Tensor) or colours.dtype != torch.uint8 or colours.shape != (len(masks), 3):
         raise InputError(f"colours must be uint8 [{len(masks)}, 3], one per mask, got {describe(colours)}.")
     for name, value, most in (("opacity", opacity, OPAQUE), ("line", line, WIDEST)):
-        if not is_whole(value) or not 0 <= value <= most:
-            raise InputError(f"{name} must be a whole number, 0..{most}, got {value!r}.")
+        check_whole(name, value, (0, most))
     if out is None:
         out = torch.empty_like(image)
     is_alike = isinstance(out, torch.Tensor) and (out.dtype, out.device) == (image.dtype, image.device)

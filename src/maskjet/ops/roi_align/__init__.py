@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import torch
 
+from maskjet.checks import check_count
 from maskjet.config import Implementation
 from maskjet.errors import InputError, translate_errors
 from maskjet.ops.gpu import make_op
-from maskjet.ops.record import FLOATS, Variant, describe, is_whole
+from maskjet.ops.record import FLOATS, Variant, describe
 from maskjet.ops.roi_align import reference
 
 _MOST_LEVELS = 4
@@ -74,8 +75,7 @@ def roi_align(
     if exponents != expected or not exponents[0].is_integer():
         wanted = f"one power of two per level, {len(features)}, each half the one before"
         raise InputError(f"scales must be {wanted}, got {tuple(scales)}.")
-    if not is_whole(size) or size < 1:
-        raise InputError(f"size must be at least 1, got {size}.")
+    check_count("size", size)
     pooled: torch.Tensor = RECORD.choose(implementation, first).run(
         list(features), boxes, finest=round(-exponents[0]), size=int(size)
     )

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
+from maskjet.checks import check_count
 from maskjet.config import Implementation
 from maskjet.errors import InputError, translate_errors
 from maskjet.ops.canvas import Canvas, check_canvases
 from maskjet.ops.gpu import make_op, table
-from maskjet.ops.record import FLOATS, Variant, describe, is_whole, needs_cpu
+from maskjet.ops.record import FLOATS, Variant, describe, needs_cpu
 from maskjet.ops.select import cpu, reference
 from maskjet.ops.selection import ImageSizes, Selection, SizeTable, check_image_sizes
 
@@ -63,11 +64,10 @@ def select(
     _check_predictions(logits, boxes)
     batch, queries, classes = logits.shape
     sizes = check_image_sizes(image_sizes, batch)
-    if not is_whole(max_detections) or max_detections < 1:
-        raise InputError(f"max_detections must be at least 1, got {max_detections}.")
+    check_count("max_detections", max_detections)
     check_rows(batch, max_detections)
-    if num_select is not None and (not is_whole(num_select) or num_select < 1):
-        raise InputError(f"num_select must be at least 1 or None, got {num_select}.")
+    if num_select is not None:
+        check_count("num_select", num_select)
     thresholds = _per_class("threshold", threshold, classes, torch.float32, logits.device)
     mapping = range(classes) if class_map is None else _whole_numbers(class_map)
     selection: Selection = RECORD.choose(implementation, logits).run(

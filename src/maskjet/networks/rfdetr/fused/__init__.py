@@ -20,9 +20,9 @@ from maskjet.spec import ModelSpec
 
 _log = logging.getLogger("maskjet")
 _HALVES = (torch.float16, torch.bfloat16)
-_HEADS = (16, 32, 64, 128)  # channels per head that the attention takes
+_HEADS = (16, 32, 64, 128)  # supported channels per attention head
 _MULTIPLE = 16  # tensor cores need channels in multiples of this
-_MOST_HIDDEN = 512  # channels; a program normalises whole rows
+_MOST_HIDDEN = 512  # channels; one program normalises a whole row
 
 
 class Fused:
@@ -54,7 +54,7 @@ class Fused:
             return Forward(self._weights, batch)
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:  # whatever Triton, ptxas and the driver raise
+        except Exception as error:  # Triton, ptxas and the driver raise many types
             raise UnsupportedError(
                 f"runtime='fused' can't compile a kernel here, {type(error).__name__}: {first_line(error)}; "
                 "use 'torch'."
@@ -69,7 +69,7 @@ class Fused:
 
 
 class FusedOrCompiled:
-    """`Fused`, or the runtime by PyTorch if the kernels don't serve the network or can't be compiled; see `Runtime`."""
+    """`Fused` with a fallback to PyTorch if kernels don't support the network or don't compile; see `Runtime`."""
 
     why_no_graph = None
 
@@ -106,7 +106,7 @@ class FusedOrCompiled:
 
 
 def refuse(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> str | None:
-    """Why the kernels can't run a network, or None."""
+    """Why the fused kernels can't run a network; None if they can."""
     if dtype not in _HALVES:
         return f"it needs precision 'fp16' or 'bf16', got {name_of(dtype)}"
     hidden = spec.hidden_dim

@@ -36,15 +36,15 @@ class Forward:
         self._inside = _find_inside(weights.is_inside, batch)
         self._queries = weights.queries.repeat(batch, 1)
         self._buffers: dict[str, Tensor] = {}
-        # The decoder's hidden vectors, with room for the mask head's expansion in front.
+        # Rows hold the mask head's expansion, then the decoder's hidden vector, so that a layer reads both.
         layers, (rows, width) = weights.mask_queries, self._queries.shape
         self._decoded = self._buffer("found", rows, width if layers is None else len(layers.expand.bias) + width)
         self._urgent: torch.cuda.Stream | None = None
         self._is_on_caller = False
-        self._workspaces = {False: Workspace(), True: Workspace()}  # by whether the caller's stream is current
+        self._workspaces = {False: Workspace(), True: Workspace()}  # key: is the caller's stream current?
         with compiling_ahead(self._device), torch.no_grad():
             self(torch.empty(batch, 3, *self._spec.input_hw, dtype=self._dtype, device=self._device))
-        if self._device.type == "cuda":  # so that the pass may be called on any stream
+        if self._device.type == "cuda":  # so that any stream may run the pass
             torch.cuda.current_stream(self._device).synchronize()
 
     def __call__(self, images: Tensor) -> NetworkOutput:
@@ -88,7 +88,7 @@ class Forward:
         return joined
 
     def _join(self, index: int, tokens: Tensor, sums: Tensor, joined: Tensor | None) -> Tensor:
-        """Add a feature map's share of the projector's first layer; all but the last run beside the transformer."""
+        """Add a feature map's term of the projector's first layer, beside the transformer except for the last."""
         layers, half = self._weights.join, self._spec.hidden_dim // 2
         given: dict[str, Any] = {"rows": self._patches, "sums": sums, "residual": joined}
         if index < len(layers) - 1:
@@ -101,7 +101,7 @@ class Forward:
         return fused
 
     def _project(self, fused: Tensor) -> Tensor:
-        """Run the projector's bottlenecks one after the other, and the layer that fuses their outputs."""
+        """Run the projector's bottlenecks in sequence, then the layer that fuses their outputs."""
         first, second = self._weights.bottlenecks[::2], self._weights.bottlenecks[1::2]
         parts = fused.chunk(2 + len(first), dim=1)
         for part, following, into, out_of in zip(parts[1:], parts[2:], first, second, strict=False):
@@ -110,7 +110,7 @@ class Forward:
         return self._linear("memory", fused, self._weights.fuse)
 
     def _choose_references(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Choose the best tokens; returns their boxes, and the position terms that each decoder layer adds."""
+        """Select the top-scoring tokens; returns their boxes and the position terms of all decoder layers."""
         weights, spec = self._weights, self._spec
         tokens, sums = self._linear_and_sums("proposals", memory, weights.tokens, rows=self._inside)
         scores = self._classify("scores", tokens, weights.token_classes, sums=sums, gives_maxima=True)
@@ -146,7 +146,7 @@ class Forward:
     def _add_layer(
         self, name: str, x: Tensor, layer: Layer, content: Tensor, sums: Tensor | None, out: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Compute norm(content) + layer(x), with its sums; content has no norm yet if there are no sums."""
+        """Compute norm(content) + layer(x) and its row sums; without `sums`, content is not normalised."""
         return self._linear_and_sums(name, x, layer, residual=content, residual_sums=sums, out=out)
 
     def _make_pixels(self, memory: Tensor) -> Tensor | None:
@@ -171,7 +171,7 @@ class Forward:
         self._linear("mask queries expanded", hidden, layers.expand, sums=sums, out=expanded)
         return self._linear("mask projections", self._decoded, layers.project)
 
-    # Below: one method per op, with its output in a buffer.
+    # One method per op; each writes to a buffer of its own.
 
     def _embed(self, images: Tensor) -> tuple[Tensor, Tensor]:
         weights, (tokens, width) = self._weights, self._weights.positions.shape
@@ -282,7 +282,7 @@ class Forward:
         shape = (self._batch, height, width, rows.shape[1])
         return rows.as_strided(shape, (height * width * pixel, width * pixel, pixel, 1))
 
-    # Below: the two streams; without CUDA everything runs in turn.
+    # The two streams; without CUDA all launches run in sequence.
 
     @contextmanager
     def _on_urgent_stream(self) -> Iterator[None]:
@@ -332,23 +332,23 @@ def _count_rows(x: Tensor, given: dict[str, Any]) -> int:
 
 @cache
 def _load_kernel(op: str) -> Callable[..., None]:
-    """An op's launch, imported with Triton for the first pass."""
+    """Import an op's Triton implementation, on first use."""
     launch: Callable[..., None] = getattr(import_module(f"maskjet.ops.{op}.triton"), op)
     return launch
 
 
-# Tables of rows that `linear` gathers from a matrix of tokens or pixels.
+# Row indices for `linear`, which gathers them from a matrix of tokens or pixels.
 
 
 def _find_patches(spec: ModelSpec, batch: int) -> Tensor:
-    """The row of each grid cell's patch token, int32 [B × tokens]; a window's patches follow its class token."""
+    """Row index of each grid cell's token, int32 [B × tokens]; a window's patches follow its class token."""
     windows = spec.windows**2
     tokens = torch.arange(spec.tokens + windows, dtype=torch.int64, device="cpu").view(windows, -1, 1)[:, 1:]
     return _per_image(join_windows(tokens, spec.grid_hw, spec.windows).flatten(), batch, spec.tokens + windows)
 
 
 def _find_inside(is_inside: Tensor, batch: int) -> Tensor | None:
-    """The row of each grid cell, int32 [B × tokens], -1 for cells to leave out; None if there are none."""
+    """Row index of each grid cell, int32 [B × tokens], -1 for cells to mask; None if there are none."""
     if is_inside.all():
         return None
     pixels = torch.arange(len(is_inside), dtype=torch.int64, device="cpu").where(is_inside.cpu(), -1)
@@ -356,14 +356,14 @@ def _find_inside(is_inside: Tensor, batch: int) -> Tensor | None:
 
 
 def _per_image(rows: Tensor, batch: int, step: int) -> Tensor:
-    """Repeat an image's rows for a batch, `step` rows apart; -1 stays."""
+    """Repeat an image's row indices for a batch, offset by `step` per image; -1 stays."""
     first = torch.arange(batch, dtype=torch.int64, device="cpu")[:, None] * step
     return (rows + first).where(rows >= 0, -1).flatten().int()
 
 
 @cache
 def _stream_beside(caller: torch.cuda.Stream) -> torch.cuda.Stream:
-    """The urgent stream of all passes that are called on a stream, which run one after the other anyway.
+    """The high-priority stream shared by all passes called on one stream; those never overlap.
 
     PyTorch hands out 32 streams per priority in turn. If every pass took one, two slots would soon share a stream, and
     launches of one would be captured in the other's graph.

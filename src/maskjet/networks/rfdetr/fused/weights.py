@@ -1,4 +1,4 @@
-"""RF-DETR's weights for the fused network, folded once from the module, which stays the definition.
+"""RF-DETR's weights for the fused kernels, folded from the PyTorch module, which is the reference.
 
 Folded are: a norm's affine into the linear layer behind it; layer scales into the layer in front; the scale of
 attention, with log₂ e, into the queries; the positions' last layer into all projections that positions are added to;
@@ -57,7 +57,7 @@ class DecoderLayer(NamedTuple):
     projections: Layer
     output: Layer
     sampling: Layer
-    """Offsets and logits of the points to sample, [points, 3, heads]."""
+    """Sampling layer; outputs [points, 3, heads]: offset x, y and logit of each point."""
     sampled: Layer
     expand: Layer
     contract: Layer
@@ -68,14 +68,14 @@ class BoxHead(NamedTuple):
 
     hidden: tuple[Layer, Layer]
     last: Layer
-    """In float32."""
+    """Output layer, in float32: four box deltas."""
 
 
 class MaskBlock(NamedTuple):
     """A block of the mask head's image side."""
 
     depthwise_weight: Tensor
-    """float32 [9, C]."""
+    """float32 [9, C]: depthwise 3 × 3 kernel, row by row."""
     depthwise_bias: Tensor
     eps: float
     pointwise: Layer
@@ -86,40 +86,40 @@ class MaskQueryHead(NamedTuple):
 
     expand: Layer
     project: Layer
-    """From the expanded query and the query, side by side, to hidden_dim channels, a constant and padding."""
+    """Maps expanded query and query, concatenated, to hidden_dim channels, a constant and padding."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """All weights, in the order of a forward pass."""
+    """All weights of the fused network, in order of execution."""
 
     spec: ModelSpec
     patches: Tensor
     positions: Tensor
-    """float32 [tokens of an image, width]: positions plus the patches' bias, and the class tokens."""
+    """float32 [tokens per image, width]: position embeddings plus patch bias; class tokens included."""
     blocks: tuple[Block, ...]
     join: tuple[Layer, ...]
     """The projector's first convolution, split by feature map."""
     bottlenecks: tuple[Layer, ...]
-    """Two convolutions each."""
+    """The projector's bottlenecks, flattened: two convolutions per bottleneck."""
     fuse: Layer
     tokens: Layer
     token_classes: Layer
     token_boxes: BoxHead
     anchors: Tensor
-    """float32 [tokens, 4]."""
+    """float32 [tokens, 4]: cxcywh anchor box of each token, 0..1."""
     is_inside: Tensor
-    """bool [tokens]: whether a token's features count, as its anchor lies inside the image."""
+    """bool [tokens]: whether the token's anchor lies inside the image; other tokens are masked."""
     box_offsets: Tensor
-    """float32 [queries, 4]."""
+    """float32 [queries, 4]: learned deltas added to the reference boxes."""
     frequencies: Tensor
-    """float32 [hidden_dim / 2]."""
+    """float32 [hidden_dim / 2]: angular frequencies of the sine embedding of boxes."""
     sines: Layer
-    """From sines of boxes to the hidden layer of the positions."""
+    """Maps the sine embedding of boxes to the hidden layer of the position MLP."""
     positions_of_layers: Layer
-    """From the hidden layer to the terms that positions add to each decoder layer's projections and sampling."""
+    """Maps that hidden layer to the position terms of each decoder layer's projections and sampling."""
     queries: Tensor
-    """[queries, hidden_dim]."""
+    """[queries, hidden_dim]: learned query embeddings, half precision."""
     values: Layer
     decoder: tuple[DecoderLayer, ...]
     classes: Layer
@@ -171,7 +171,7 @@ class _Folding:
         return weight.detach().to(self._dtype).contiguous()
 
     def _make(self, weight: Tensor, bias: Tensor, *, before: Any = None, **options: Any) -> Layer:
-        """Make a layer, with the norm `before` it folded in, if there is one."""
+        """Make a layer; the layer norm `before` it, if any, is folded into its weights."""
         if before is not None:
             weight, bias = fold_norm(weight, bias, before.weight, before.bias)
             options["eps"] = float(before.eps)
@@ -186,7 +186,7 @@ class _Folding:
         activation: Activation = "none",
         **norms: Any,
     ) -> Layer:
-        """Convert a linear layer with the norms before and behind it; `scale` multiplies its outputs."""
+        """Convert a linear layer with its neighbouring norms; `scale` multiplies its outputs."""
         given: dict[str, Any] = {name: _norm(norm) for name, norm in norms.items() if norm is not None}
         return self._make(*_scaled(linear, scale), before=before, activation=activation, **given)
 
@@ -228,7 +228,7 @@ class _Folding:
         return self._make(weight, weight.new_zeros(len(weight)), activation="silu", norm=_norm(module.bn))
 
     def _classes(self, linear: Any, before: Any = None) -> Layer:
-        """Convert a class head in two terms, as exact as float32; classes that pad it have a logit of -inf."""
+        """Convert a class head to two half-precision terms, as exact as float32; padding classes have logit -inf."""
         weight, bias, options = linear.weight.float(), linear.bias.float(), {}
         if before is not None:
             weight, bias = fold_norm(weight, bias, before.weight, before.bias)
@@ -239,13 +239,13 @@ class _Folding:
         return self._make(_split_terms(weight, self._dtype), bias, **options)
 
     def _box_head(self, head: Any, before: Any = None) -> BoxHead:
-        """Convert a box head with the norm in front of it, if there is one."""
+        """Convert a box head; the layer norm before it, if any, is folded in."""
         first, second, last = head.layers
         hidden = self._layer(first, before=before, activation="relu"), self._layer(second, activation="relu")
         return BoxHead(hidden, Layer(_float(last.weight), _float(last.bias)))
 
     def _positions_of_layers(self, decoder: Any) -> Layer:
-        """Stack all projections that positions are added to, and fold the positions' last layer into them."""
+        """Stack the layers that add position embeddings, and fold the position MLP's last layer into them."""
         parts = []
         for layer in decoder.layers:
             attention, width = layer.self_attn, self._spec.hidden_dim

@@ -20,8 +20,8 @@ from maskjet.networks.torchvision.layers.rewriting import Rewrite, Rewritten
 from maskjet.networks.torchvision.layers.upsampling import ADD
 
 REWRITES: tuple[Rewrite, ...] = (FOLD, JOIN, FUSE, ADD)
-"""All rewrites, in the order of application: folding leaves convolutions that the others look for."""
-_MOST_DIFFERENCE = 1e-3  # relative to the largest value; rounding causes a hundredth of it
+"""All rewrites, in order of application: folding first, since it exposes convolutions to the others."""
+_MOST_DIFFERENCE = 1e-3  # relative to the largest value; rounding alone causes 1e-5
 
 
 class _Tracer(torch.fx.Tracer):
@@ -46,9 +46,9 @@ def rewrite_layers(module: nn.Module, example: torch.Tensor) -> tuple[nn.Module,
         try:
             expected = module(example.clone())
             traced = torch.fx.GraphModule(copy.deepcopy(module), _Tracer().trace(module))
-            traced.graph.eliminate_dead_code()  # the tracer's reads of parameters
+            traced.graph.eliminate_dead_code()  # remove the tracer's unused parameter reads
             traced.recompile()
-        except Exception:  # the module's code may do anything with a proxy or an example
+        except Exception:  # user code may raise anything on a proxy or an example
             return module, ()
         reports = tuple(rewrite.apply(traced) for rewrite in REWRITES)
         traced.graph.eliminate_dead_code()

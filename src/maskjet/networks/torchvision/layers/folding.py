@@ -16,7 +16,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 from maskjet.networks.torchvision.layers.matching import sole_convolution
 from maskjet.networks.torchvision.layers.rewriting import Rewrite, called_module
 
-_FIELDS = ("running_mean", "running_var", "weight", "bias", "eps")  # torchvision's FrozenBatchNorm2d has them, too
+_FIELDS = ("running_mean", "running_var", "weight", "bias", "eps")  # also fields of torchvision's FrozenBatchNorm2d
 
 _NORMS = (
     "torch.nn.modules.batchnorm.BatchNorm2d",
@@ -26,9 +26,9 @@ _NORMS = (
 
 
 def is_norm(module: nn.Module | None) -> bool:
-    """Whether this is a batch norm that only scales and shifts."""
+    """Whether this is a known batch norm in eval mode, which only scales and shifts."""
     has_fields = all(getattr(module, field, None) is not None for field in _FIELDS)
-    is_known = f"{type(module).__module__}.{type(module).__qualname__}" in _NORMS  # a user's own may do more
+    is_known = f"{type(module).__module__}.{type(module).__qualname__}" in _NORMS  # a subclass may do more
     return has_fields and is_known and not (module and module.training)
 
 

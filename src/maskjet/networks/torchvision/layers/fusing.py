@@ -18,7 +18,7 @@ from torch.fx import Graph, Node
 from maskjet.networks.torchvision.layers.matching import replace_by_module, sole_convolution, terms_of
 from maskjet.networks.torchvision.layers.rewriting import Rewrite, called_module
 
-_SERVED = (torch.float32, torch.float16)  # types that cuDNN serves by one call
+_SERVED = (torch.float32, torch.float16)  # dtypes that cuDNN supports in one call
 _RELUS = (F.relu, torch.relu, torch.relu_)
 
 
@@ -62,7 +62,7 @@ def _unfused(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> torch.Tensor:
-    """The same as `_convolution_relu` as separate calls, which a compiler can fuse."""
+    """`_convolution_relu` as separate operations, which a compiler can fuse."""
     found = F.conv2d(features, weight, bias, stride, padding, dilation)
     return (found if added is None else found + added).relu()
 

@@ -11,12 +11,12 @@ from torch.fx import Node
 
 from maskjet.networks.torchvision.layers.rewriting import called_module
 
-_SUMS = (operator.add, torch.add)  # a trace has these for "+=", too
+_SUMS = (operator.add, torch.add)  # "+=" is traced as these, too
 _TERMS = 2
 
 
 def sole_convolution(node: object, users: int = 1) -> nn.Conv2d | None:
-    """The convolution that a node calls, if no other node calls it and the node has `users` users; else None."""
+    """The convolution called by this node only, if the node has `users` users; else None."""
     if not isinstance(node, Node) or len(node.users) != users:
         return None
     module = called_module(node)
@@ -25,7 +25,7 @@ def sole_convolution(node: object, users: int = 1) -> nn.Conv2d | None:
 
 
 def terms_of(node: Node) -> tuple[Node, Node] | None:
-    """The two tensors that a node adds; None if it is no addition, or adds a tensor to itself."""
+    """The two operands of an addition; None for other nodes, or if a tensor is added to itself."""
     if node.op != "call_function" or node.target not in _SUMS or node.kwargs or len(node.args) != _TERMS:
         return None
     first, second = node.args

@@ -17,9 +17,9 @@ class Rewritten:
     rewrite: str
     """Name of the rewrite."""
     matches: int
-    """Places that were rewritten."""
+    """Number of matches that were rewritten."""
     skipped: tuple[str, ...]
-    """Places that look like the pattern but do not match, with the reason; one line each."""
+    """Anchors that did not match, one line each, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Rewrite:
     anchors: Callable[[Graph], Iterable[Node]]
     """Finds the nodes at which the pattern may start."""
     match: Callable[[Node], Callable[[], None] | str]
-    """The guard: returns a function that replaces the match at an anchor, or the reason why there is none."""
+    """Checks an anchor; returns a function that rewrites its match, or the reason why it does not match."""
 
     def apply(self, module: GraphModule) -> Rewritten:
         """Rewrite every match in a graph, in place, once all are found."""
@@ -51,7 +51,7 @@ class Rewrite:
 
 
 def calls(node: Any, target: Any) -> bool:
-    """Whether a node calls this very operator or function."""
+    """Whether a node calls exactly this operator or function."""
     return isinstance(node, Node) and node.op == "call_function" and node.target is target
 
 

@@ -1,4 +1,4 @@
-"""A coarser level of a pyramid added to a finer one without being enlarged first.
+"""Add a coarser pyramid level to a finer one without storing the enlarged tensor.
 
 Pattern:     fine + interpolate(coarse, size=fine.shape[-2:], mode="nearest")
 Replacement: AddUpsampled(fine, coarse)
@@ -71,7 +71,7 @@ def _match(interpolate: Node) -> Callable[[], None] | str:
 
 
 def _shape_of(size: object) -> Node | None:
-    """The node x.shape of a size x.shape[-2:] with a single reader."""
+    """The node x.shape of a size node x.shape[-2:] that has one user; else None."""
     if not isinstance(size, Node) or not calls(size, operator.getitem) or len(size.users) != 1:
         return None
     shape, part = size.args

@@ -1,0 +1,75 @@
+"""Checks of numbers, choices, sizes and colours that users give, and how a value is shown in a message."""
+
+from __future__ import annotations
+
+import operator
+import re
+from numbers import Integral, Real
+from typing import Any
+
+from maskjet.errors import InputError, suggest
+from maskjet.host.printing import sanitise
+
+
+def check_fraction(name: str, value: Any) -> None:
+    """Raise InputError, as of an argument `name`, unless a value is 0..1."""
+    if not isinstance(value, Real) or not 0 <= float(value) <= 1:
+        raise InputError(f"{name} must be 0..1, got {value}.")
+
+
+def check_whole(name: str, value: object, bounds: tuple[int, int], advice: str = "") -> None:
+    """Raise InputError, as of an argument `name`, unless a value is a whole number within (least, most)."""
+    least, most = bounds
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
+        raise InputError(f"{name} must be a whole number from {least} to {most}, got {shown(value)}{advice}.")
+
+
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Raise InputError unless a value is a whole number of at least this."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+
+
+def parse_color(name: str, text: object) -> tuple[int, int, int]:
+    """The red, green and blue bytes of #rrggbb; raises InputError for any other text, as of an argument `name`."""
+    if not isinstance(text, str) or not re.fullmatch("#[0-9a-fA-F]{6}", text):
+        raise InputError(f"{name} must be #rrggbb, as in #727272, got {shown(text)}.")
+    red, green, blue = bytes.fromhex(text[1:])
+    return red, green, blue
+
+
+def shown(value: object) -> str:
+    """An untrusted value for a message: short and printable, and quickly made even if the value is endless or huge."""
+    values = value if isinstance(value, list | tuple) else [value]
+    if len(values) > 8 or not all(isinstance(each, int | float | str | None) for each in values):
+        return f"a {type(value).__name__}"
+    if any(isinstance(each, int) and abs(each) >= 2**64 for each in values):  # too many digits to be converted to text
+        return "a number of more than 64 bits"
+    return sanitise(repr(value))
+
+
+def check_choice(name: str, given: object, known: tuple[str, ...]) -> None:
+    """Raise InputError if a field's value is none of the known ones."""
+    if given not in known:
+        raise InputError(f"{name} must be one of {known}, got {given!r}{suggest(given, known, lists=False)}")
+
+
+def parse_hw(text: str, name: str = "input_size", expected: str = "WIDTHxHEIGHT, as in 640x384") -> tuple[int, int]:
+    """(height, width) of WIDTHxHEIGHT; raises InputError, with the argument's name and what is expected."""
+    found = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
+    if found is None:
+        raise InputError(f"{name} must be {expected}, got {text!r}.")
+    return int(found[2]), int(found[1])
+
+
+def to_count(name: str, value: Any, expected: str, most: float) -> int | None:
+    """Check a whole number or None; returns it as Python's `int`, which does not overflow as NumPy's do."""
+    if value is None:
+        return None
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = -1
+    if not 0 <= number <= most:
+        raise InputError(f"{name} must be {expected}, or None, got {value!r}.")
+    return number
