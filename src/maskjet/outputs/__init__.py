@@ -1,1 +1,1 @@
-"""Sinks of results: JSON lines, tables, data sets, labels, pictures, annotated video and a window."""
+"""Output sinks: JSON lines, tables, data sets, labels, pictures, annotated video and a window."""

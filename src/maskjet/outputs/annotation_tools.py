@@ -1,4 +1,4 @@
-"""Annotations to correct in other tools: LabelMe's files, and predictions for Label Studio."""
+"""Pre-annotations for other tools: LabelMe files, and predictions for Label Studio."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from maskjet.sources.frames import Frame
 from maskjet.version import __version__
 
 LABELME = ".labelme"
-"""Suffix of a folder of LabelMe's files."""
+"""Suffix of an output folder of LabelMe files."""
 LABEL_STUDIO = ".labelstudio.json"
-"""End of the path of a file of Label Studio's tasks."""
+"""End of the path of an output file of Label Studio tasks."""
 _OPTIONS = LabelOptions()
 _RUN = 2**16  # most values of a run in Label Studio's RLE
-_RUN_BITS = 27  # of one in it: a 1, two bits for the length's size, 16 for the length minus 1, 8 for the value
+_RUN_BITS = 27  # bits of a run: a 1, 2 bits of size code, 16 of the length minus 1, 8 of the value
 
 
 class LabelMeFiles(FolderSink):
@@ -43,7 +43,7 @@ class LabelMeFiles(FolderSink):
         self._options = options
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Write one frame's file, and its image in a thread if it has none; raises InputError if the sink is closed."""
+        """Write one frame's JSON, and in a thread its image if it is no file; raises InputError if closed."""
         check_finite(detections)
         path = self._names.take(frame.name, frame.index)
         picture = path.with_suffix(".jpg")
@@ -80,14 +80,14 @@ class LabelMeFiles(FolderSink):
 
 
 class LabelStudioTasks(JsonList):
-    """A list of tasks to import into Label Studio, with a prediction each: a brush mask per detection, or a rectangle.
+    """Label Studio tasks with predictions: a brush mask per detection, or a rectangle.
 
     They are for labelling with an Image "image" and BrushLabels, or RectangleLabels without masks, called "label".
     Images are named by their paths from the working directory, for Label Studio's local storage.
     """
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Write one frame's task; raises InputError if the frame is not of an image file, which a task is about."""
+        """Write one frame's task; raises InputError if the frame is not from an image file."""
         check_finite(detections)
         image = file_of(frame)
         if image is None:
@@ -106,7 +106,7 @@ class LabelStudioTasks(JsonList):
 
 
 def _region(detections: Detections, i: int, name: str) -> dict[str, Any]:
-    """A detection as Label Studio has it."""
+    """Convert a detection to a region of Label Studio's JSON."""
     height, width = detections.image_size
     if detections.rle is None:
         kind = "rectanglelabels"
@@ -129,7 +129,7 @@ def _region(detections: Detections, i: int, name: str) -> dict[str, Any]:
 
 
 def encode_brush(mask: NDArray[np.bool_]) -> bytes:
-    """Label Studio's RLE of a mask, bool [H, W]: that of the package rle-pack, of its pixels as RGBA, row by row."""
+    """Encode a mask, bool [H, W], as Label Studio's RLE, that of rle-pack over RGBA pixels, row by row."""
     pixels = mask.ravel()
     starts = np.concatenate([[0], np.flatnonzero(pixels[1:] != pixels[:-1]) + 1])
     lengths = 4 * np.diff(starts, append=len(pixels))
@@ -139,6 +139,6 @@ def encode_brush(mask: NDArray[np.bool_]) -> bytes:
     sizes[pieces.cumsum() - 1] = lengths - (pieces - 1) * _RUN
     runs = (0b111 << 24) | (sizes - 1 << 8) | values
     bits = (runs[:, None] >> np.arange(_RUN_BITS)[::-1]).astype(np.uint8) & 1
-    # The number of values; the bits of a value; those of the four sizes of lengths, of which we take the last: all - 1.
+    # Header: number of values; then, each minus 1, bits per value and of four length sizes; runs use the last.
     header = f"{4 * len(pixels):032b}{7:05b}{2:04b}{3:04b}{7:04b}{15:04b}"
     return np.packbits(np.concatenate([np.frombuffer(header.encode(), np.uint8) & 1, bits.ravel()])).tobytes()

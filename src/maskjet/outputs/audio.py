@@ -1,4 +1,4 @@
-"""The audio of a video's source, copied beside the annotated frames without re-encoding."""
+"""Copy the audio of a source into annotated video, without re-encoding."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from maskjet.sources.frames import Source
 
 _log = logging.getLogger("maskjet")
 _ABOUT_AUDIO = (av.error.ArgumentError, av.error.InvalidDataError, av.error.PermissionError)
-"""Errors that mean a packet, not the file."""
-_REHEARSED = 2000  # packets read at most, of any kind, for a first one of the audio
-_EARLIER_S = 1.0  # how far before the first frame reading begins, as seeking is not exact
-_PATIENCE = {"max_interleave_delta": "1000000"}  # in µs; where audio ends early, frames don't wait for more of it
+"""Errors that concern an audio packet, not the output file."""
+_REHEARSED = 2000  # most packets to read in search of the first audio packet
+_EARLIER_S = 1.0  # reading begins this much before the first frame, as seeking is inexact
+_PATIENCE = {"max_interleave_delta": "1000000"}  # µs; longest wait of video packets for audio
 
 
 class AudioTrack:
-    """Audio packets of a source's file, opened once more, to be written between the frames of the same times.
+    """An audio stream of a source's file, opened again; its packets are interleaved with frames by time.
 
     Packets keep their distance in time to the frames. Those before the first frame and after the last are left out, so
     that part of a video has its part of the audio. Damage ends the audio with a warning, and costs no frame.
@@ -52,13 +52,13 @@ class AudioTrack:
         self._unframe = _unframing(stream)
 
     def add_to(self, container: av.container.OutputContainer) -> None:
-        """Add the stream to an output, before anything is written to it; none if the audio has ended."""
+        """Add the stream to an output before anything is written; does nothing if the audio has ended."""
         self._next = self._read()
         if self._next is not None:
             self._out = _add_stream(container, self._stream, self._next)
 
     def mux_until(self, container: av.container.OutputContainer, seconds: float) -> None:
-        """Write the packets that begin before a time of the output.
+        """Write the packets that begin before a time of the output, in seconds.
 
         Raises:
             FFmpegError: The output can't be written; audio that the container refuses only ends.
@@ -76,7 +76,7 @@ class AudioTrack:
                 self._end(explain(error))
 
     def _read(self) -> av.Packet[Any] | None:
-        """The next packet that can be written, with its times in the output; None at the end."""
+        """Read the next writable packet, with times of the output; None at the end."""
         try:
             for packet in self._packets:
                 if not packet.size or packet.pts is None or packet.is_corrupt or packet.pts < self._start:
@@ -137,7 +137,7 @@ def _leaving_out(path: str, track: str = "") -> Iterator[None]:
 
 
 def _check_is_taken(name: str, number: int, container_format: str, options: dict[str, str]) -> None:
-    """Raise a ValueError or FFmpegError if a container does not take an audio track; tried in memory."""
+    """Raise ValueError or FFmpegError if a container format rejects an audio track; tested in memory."""
     with (
         open_container(name) as container,
         av.open(io.BytesIO(), "w", format=container_format, options=options) as trial,
@@ -155,7 +155,7 @@ def _check_is_taken(name: str, number: int, container_format: str, options: dict
 
 
 def _unframing(stream: av.AudioStream) -> Callable[[av.Packet[Any]], av.Packet[Any]]:
-    """A function that moves the header from each AAC packet of a transport stream to the stream; others stay."""
+    """Return a packet filter: converts AAC with ADTS headers, of transport streams, to raw AAC."""
     context: av.AudioCodecContext | None = stream.codec_context
     if context is None or context.codec.canonical_name != "aac" or context.extradata:
         return lambda packet: packet
@@ -171,7 +171,7 @@ def _unframing(stream: av.AudioStream) -> Callable[[av.Packet[Any]], av.Packet[A
 def _add_stream(
     container: av.container.OutputContainer, stream: av.AudioStream, first: av.Packet[Any]
 ) -> av.AudioStream:
-    """Add a stream like another one, with the header that came with its first packet.
+    """Add a copy of a stream to a container, with the codec header from its first packet.
 
     It also has its language, title, and whether it is played unless another one is chosen.
     """
@@ -186,7 +186,7 @@ def _add_stream(
 def _packets(
     container: av.container.InputContainer, stream: av.AudioStream, start_s: float
 ) -> Iterator[av.Packet[Any]]:
-    """The audio's packets from shortly before a time on, or from the beginning if there is no seeking."""
+    """Yield audio packets from shortly before a time on, or from the start if seeking fails."""
     for other in container.streams:
         if other.index != stream.index:
             other.discard = Discard.all

@@ -19,15 +19,15 @@ from maskjet.outputs.labels import outlines
 from maskjet.outputs.lines import TextFile
 from maskjet.sources.frames import Frame
 
-# The data set's lists, in order, and the start of their entries' lines: an entry's first key tells its list.
+# Lists of a data set in order, and the prefix of their entries' lines: the first key identifies the list.
 _STARTS = {"images": b'{"file_name"', "videos": b'{"height"', "categories": b'{"name"', "annotations": b'{"id"'}
-_KINDS: Mapping[str, CocoKind] = {".segm": "segm", ".bbox": "bbox"}  # of results, by what comes before .json
+_KINDS: Mapping[str, CocoKind] = {".segm": "segm", ".bbox": "bbox"}  # kind of results, by the suffix before .json
 _ENTRIES_AT_ONCE = 1000
 _OPTIONS = LabelOptions()
 
 
 class JsonList(TextFile):
-    """A JSON file made of entries that come one by one.
+    """A JSON list, written incrementally.
 
     Entries are written as they come, one JSON object per line, to a .partial.jsonl beside the file, so that memory does
     not grow and entries survive a crash. `close` builds the file from them.
@@ -47,12 +47,12 @@ class JsonList(TextFile):
         temporary.remove()
 
     def _build(self, entries: Path, whole: TemporaryFile) -> None:
-        """Build the file from its entries: their list."""
+        """Build the final file from the entries, as a list."""
         _copy(entries, b"", whole)
 
 
 class CocoJson(JsonList):
-    """A COCO data set: images, categories, and annotations with a score each; or a results list.
+    """A COCO data set, with a score per annotation; or a COCO results list.
 
     A file in .segm.json or .bbox.json is a list of results of that kind, for pycocotools' loadRes. A data set's
     annotations are none: loadRes would take the sizes of masks from their boxes; see `Detections.to_coco`.
@@ -70,7 +70,7 @@ class CocoJson(JsonList):
         self._kind = _KINDS.get(Path(Path(path).stem).suffix.lower())
         self._annotations = 0
         self._first_id: int | None = None
-        self._ids: dict[int, int] = {}  # class id to category id, but for classes left out
+        self._ids: dict[int, int] = {}  # class id to category id, without omitted classes
         self._classes: set[int] = set()
         self._videos: dict[str, int] = {}
 
@@ -107,7 +107,7 @@ class CocoJson(JsonList):
         self._add(entries)
 
     def _new_categories(self, detections: Detections) -> list[dict[str, Any]]:
-        """Entries of classes not seen yet: the model's named ones, and unnamed ones that were detected."""
+        """Category entries for new classes: the model's named ones, and unnamed detected ones."""
         named, chosen = detections.class_names, self._options.coco_categories
         if self._first_id is None:
             self._first_id = 1 if 0 in named else 0
@@ -136,7 +136,7 @@ class CocoJson(JsonList):
 
 
 def _copy(entries: Path, start: bytes, whole: TemporaryFile) -> None:
-    """Copy the entries whose lines begin with `start` as a list."""
+    """Write the entries whose lines begin with `start` as a JSON list."""
     separator = b"[\n"
     with entries.open("rb") as file:
         lines = (line[:-1] for line in file if line.startswith(start))

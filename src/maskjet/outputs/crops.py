@@ -1,4 +1,4 @@
-"""Pictures of single detections as output."""
+"""Crops of single detections as output."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from maskjet.outputs.label_options import LabelOptions
 from maskjet.sources.frames import Frame
 
 SUFFIX = ".crops"
-"""Suffix of a folder of crops; one that is called crops is one, too."""
-_MOST_BYTES = 100  # of a class's name
+"""Suffix of an output folder of crops; a folder named "crops" counts, too."""
+_MOST_BYTES = 100  # longest folder name of a class
 _OPTIONS = LabelOptions()
 
 
@@ -40,7 +40,7 @@ class Crops(FolderSink):
         self._threads.add(lambda: self._write(path, frame, detections))
 
     def _write(self, path: Path, frame: Frame, detections: Detections) -> Iterator[None]:
-        """The work on a frame; see `DrawingThreads`."""
+        """Task of a frame, a generator for `DrawingThreads`."""
         folders = [*map(self._folder_of, detections.class_id.tolist(), map(str, detections.class_name))]
         yield
         below = path.relative_to(self._names.folder)
@@ -53,7 +53,7 @@ class Crops(FolderSink):
             write_picture(picture, crop)
 
     def _folder_of(self, class_id: int, name: str) -> str:
-        """The folder of a class, which no other has, also where case does not count."""
+        """The folder of a class, unique even on case-insensitive file systems."""
         if class_id not in self._folders:
             folder = safe_name(name, str(class_id)).encode()[:_MOST_BYTES].decode(errors="ignore").strip()
             is_taken = folder.casefold() in map(str.casefold, self._folders.values())

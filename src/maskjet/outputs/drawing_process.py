@@ -1,4 +1,4 @@
-"""Annotated video made by a process of its own: beside a GPU it is this one's interpreter that bounds the frames.
+"""Annotated video in a separate process: with a GPU, this process's interpreter lock is the bottleneck.
 
 The other process runs `AnnotatedVideo`. Frames go to it through memory that both have, all else through a connection.
 It makes one video at a time, and stays for the next one.
@@ -39,10 +39,10 @@ from maskjet.outputs.sink import Sink
 from maskjet.outputs.video import MOST_BEHIND, AnnotatedVideo
 from maskjet.sources.frames import Frame, Source
 
-_LEAST_CORES = 8  # with fewer, decoding and encoding take all of them
-_THREADS = 4  # that bring frames into the memory
-_MOST_SENT = _THREADS + 2  # frames that are not answered
-_SLOTS = _MOST_SENT + MOST_BEHIND  # frames in the memory
+_LEAST_CORES = 8  # with fewer cores, decoding and encoding use them all
+_THREADS = 4  # threads that copy frames into shared memory
+_MOST_SENT = _THREADS + 2  # most unacknowledged frames
+_SLOTS = _MOST_SENT + MOST_BEHIND  # frames in shared memory
 _NO_PIXELS = np.empty((0, 0, 3), np.uint8)
 _log = logging.getLogger("maskjet")
 _idle: list[_Drawer] = []
@@ -50,7 +50,7 @@ _changing = threading.Lock()
 
 
 def prepare(videos: int) -> bool:
-    """Start processes for videos that will be made side by side, if that is possible and faster; returns whether it is.
+    """Start drawing processes for parallel videos if possible and faster; returns whether it is.
 
     A process takes seconds until it takes frames.
     """
@@ -65,18 +65,18 @@ def prepare(videos: int) -> bool:
 
 @atexit.register
 def end_idle() -> None:
-    """End the processes that make no video."""
+    """End idle drawing processes."""
     with _changing:
         drawers, _idle[:] = list(_idle), []
     for drawer in drawers:
         drawer.end()
 
 
-os.register_at_fork(after_in_child=_idle.clear)  # they are the parent's
+os.register_at_fork(after_in_child=_idle.clear)  # they belong to the parent
 
 
 class VideoProcess(Sink):
-    """An `AnnotatedVideo` in another process; takes its arguments, and behaves as it does.
+    """Proxy of an `AnnotatedVideo` in another process, with the same arguments and behaviour.
 
     Raises:
         OutputError: Also if the process ends before the video is whole; what it wrote is kept.
@@ -87,7 +87,7 @@ class VideoProcess(Sink):
         self._path, self._source = path, source
         self._threads = DrawingThreads(_THREADS)
         self._frames = self._sent = self._answered = 0
-        self._has_ended = False  # the process
+        self._has_ended = False  # whether the process has ended
         with naming(path), _changing:
             self._drawer = _idle.pop() if _idle else _Drawer()
         try:
@@ -99,13 +99,13 @@ class VideoProcess(Sink):
             raise
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Have one frame drawn and encoded, up to 20 frames behind; its image must not change afterwards."""
+        """Queue one frame for drawing and encoding; its image must not change afterwards."""
         self._threads.add(lambda: self._write(frame, detections))
 
     def _write(self, frame: Frame, detections: Detections) -> Iterator[None]:
-        """The work on a frame; see `DrawingThreads`."""
+        """Task of a frame, a generator for `DrawingThreads`."""
         shape = (*frame.size_hw, 3)
-        self._await(2 + self._frames - _MOST_SENT)  # the opening's, and those of all but the last frames
+        self._await(2 + self._frames - _MOST_SENT)  # answers to the opening, and to all but the last frames
         with naming(self._path):
             offset = self._drawer.memory.reserve(self._frames, math.prod(shape))
             pixels = self._drawer.memory.view(offset, shape)
@@ -127,7 +127,7 @@ class VideoProcess(Sink):
         self._finish("abandon")
 
     def _finish(self, how: str) -> BaseException | None:
-        """End the video; returns the first error of its frames, or of its end."""
+        """End the video; returns the first error of its frames or of ending it."""
         if self._threads.is_closed:
             return None
         error = self._threads.close()
@@ -143,7 +143,7 @@ class VideoProcess(Sink):
         return error
 
     def _release(self) -> None:
-        """Leave the process to the next video, unless it has ended."""
+        """Return the process to the idle pool, unless it has ended."""
         if self._has_ended:
             self._drawer.end()
             return
@@ -152,13 +152,13 @@ class VideoProcess(Sink):
 
     def _send(self, *request: Any) -> None:
         with translate_errors(InputError, f"out must be given what pickle takes, {self._path!r} is not"):
-            data = pickle.dumps(request)  # `send` has a pickler in Python
+            data = pickle.dumps(request)  # `Connection.send` uses the slow pickler in Python
         self._sent += 1
-        with suppress(OSError):  # that it has ended is noticed where an answer is awaited
+        with suppress(OSError):  # `_await` notices that the process has ended
             self._drawer.connection.send_bytes(data)
 
     def _await(self, answers: int) -> None:
-        """Wait until so many requests are answered; raises the error that is one's answer."""
+        """Wait until `answers` requests are answered; raises an error sent as an answer."""
         while self._answered < answers:
             try:
                 self.paths, error, records = self._drawer.connection.recv()
@@ -168,14 +168,14 @@ class VideoProcess(Sink):
                 raise OutputError(f"out must be written, {self._path!r} is not whole: its process {how}.") from None
             self._answered += 1
             for record in records:
-                if _log.isEnabledFor(record.levelno):  # which `handle` does not ask
+                if _log.isEnabledFor(record.levelno):  # `handle` does not check the level
                     _log.handle(record)
             if error is not None:
                 raise error
 
 
 def _described(source: Source | None) -> Any:
-    """What `AnnotatedVideo` needs to know of a source, but for its colours, which come with the frames."""
+    """Picklable description of a source for `AnnotatedVideo`; colours are sent with each frame."""
     if source is None:
         return None
     names = ("fps", "kind", "is_live", "name")
@@ -183,7 +183,7 @@ def _described(source: Source | None) -> Any:
 
 
 class _Memory:
-    """Memory of frames that two processes have; it at least doubles, and frames that are in it stay in place."""
+    """Growing shared memory for frames; growth at least doubles it, and keeps existing frames in place."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -191,7 +191,7 @@ class _Memory:
         self._mapped: mmap.mmap | bytes = b""
 
     def reserve(self, number: int, count: int) -> int:
-        """The place of a frame of so many bytes, where that of _SLOTS frames before may have been."""
+        """Offset for a frame of `count` bytes, in a ring of _SLOTS frames."""
         if count > self._frame_bytes:
             begin, count = os.fstat(self.descriptor).st_size, max(count, 2 * self._frame_bytes)
             os.ftruncate(self.descriptor, begin + _SLOTS * count)
@@ -199,7 +199,7 @@ class _Memory:
         return self._begin + number % _SLOTS * self._frame_bytes
 
     def view(self, offset: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-        """The frame at a place."""
+        """View of the frame at an offset."""
         count = math.prod(shape)
         if len(self._mapped) < offset + count:
             self._mapped = mmap.mmap(self.descriptor, 0)
@@ -207,7 +207,7 @@ class _Memory:
 
 
 class _Drawer:
-    """A process that makes one video at a time."""
+    """A drawing process; encodes one video at a time."""
 
     def __init__(self) -> None:
         self.memory = _Memory(os.memfd_create("maskjet-frames"))
@@ -218,7 +218,7 @@ class _Drawer:
             raise
 
     def end(self) -> None:
-        """End it at once; it makes no video."""
+        """Kill the process, which must be idle or dead."""
         self.process.kill()
         self.process.wait()
         self.connection.close()
@@ -226,7 +226,7 @@ class _Drawer:
 
 
 def main(descriptor: int, memory: int) -> None:
-    """Make the videos that another process asks for over an inherited socket, until that closes it."""
+    """Drawing process: serve requests over an inherited socket until it is closed."""
     process.suit_program()
     process.keep_freed_memory()
     limits.read_environment()
@@ -261,7 +261,7 @@ def main(descriptor: int, memory: int) -> None:
 
 
 def _portable(error: Exception) -> Exception:
-    """An error that another process can read."""
+    """Return an error that can be pickled; others become an OutputError."""
     with suppress(Exception):
         return pickle.loads(pickle.dumps(error))  # type: ignore[no-any-return]
     return OutputError(f"{type(error).__name__}: {error}")

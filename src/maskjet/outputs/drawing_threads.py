@@ -1,4 +1,4 @@
-"""Drawing and encoding in threads, so that whoever detects does not wait for it."""
+"""Draw and encode in threads, in parallel with detection."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from threading import Lock, Semaphore
 
 from maskjet.errors import InputError
 
-MOST_WAITING = 3  # frames that no thread has begun, 19 MB of 1080p: enough to even out key frames, which take longer
+MOST_WAITING = 3  # queued frames, 19 MB of 1080p: enough to even out slower key frames
 
 
 class DrawingThreads:
-    """Does a sink's work in threads of its own, a few frames behind.
+    """Runs a sink's work in threads, a few frames behind.
 
     The work on a frame is a generator that yields twice: what comes before the first yield is done in the order of the
     frames, then some beside other frames' work, and what comes after the second yield in order again. Once the work on
@@ -27,19 +27,19 @@ class DrawingThreads:
     """
 
     def __init__(self, threads: int = 1) -> None:
-        # Threads start with the first frames: of thousands of outputs, few are being written.
+        # Threads start on demand: of thousands of outputs, few are written at a time.
         self._threads, self._count = ThreadPoolExecutor(threads, thread_name_prefix="maskjet-draw"), threads
         self._room = Semaphore(threads + MOST_WAITING)
         self._waiting: deque[Iterator[None]] = deque()
-        self._ready: dict[int, Iterator[None]] = {}  # to be ended, by the number of the frame
+        self._ready: dict[int, Iterator[None]] = {}  # generators before their last, ordered step, by frame number
         self._running = self._begun = self._ended = 0
         self._changing, self._beginning, self._ending = Lock(), Lock(), Lock()
-        self._failed = math.inf  # the first frame of which work has failed, and its error
+        self._failed = math.inf  # number of the first failed frame
         self._error: BaseException | None = None
         self.is_closed = False
 
     def add(self, work: Callable[[], Iterator[None]]) -> None:
-        """Have a frame's work done; waits only while as many are unfinished as may be.
+        """Queue a frame's work; blocks while too many frames are unfinished.
 
         Raises:
             InputError: The sink is closed.
@@ -58,7 +58,7 @@ class DrawingThreads:
                 self._running += 1
 
     def _run(self) -> None:
-        """Work on frames until none waits."""
+        """Thread: process queued frames until the queue is empty."""
         while True:
             with self._beginning:
                 with self._changing:
@@ -88,13 +88,13 @@ class DrawingThreads:
                     self._failed, self._error = number, error
 
     def close(self) -> BaseException | None:
-        """Wait until all work is done; returns the error of work that failed."""
+        """Wait until all work is done; returns the first error, or None."""
         self.is_closed = True
         self._threads.shutdown()
         return self._error
 
 
 def beside(work: Callable[[], object]) -> Iterator[None]:
-    """Work on a frame, all of which is done beside other frames'."""
+    """Wrap a function as a task without ordered steps, run in parallel with other frames."""
     yield
     work()

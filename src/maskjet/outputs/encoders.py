@@ -1,4 +1,4 @@
-"""Encoders of annotated video, their quality and threads."""
+"""Encoders of annotated video: codec, quality and threads."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from maskjet.errors import InputError, UnsupportedError, explain
 
 Encoder = Literal["x264", "nvenc", "auto"]
 HIGHEST_QUALITY, DEFAULT_QUALITY = 100, 60
-_MOST_THREADS = 8  # each holds a frame back, which a crash may cost
-_MOST_SIDE = 16_384  # of x264
+_MOST_THREADS = 8  # each thread delays a frame, which a crash would lose
+_MOST_SIDE = 16_384  # largest side for x264, in pixels
 _USUAL_HW = (720, 1280)
 
 
@@ -31,7 +31,7 @@ class Encoding:
     encoder: Encoder = "x264"
     """Encoder of H.264: "x264" on the CPU, "nvenc" on a GPU, or "auto": NVENC if it takes the frames, else x264."""
     quality: int = DEFAULT_QUALITY
-    """1 to 100, alike for all encoders; 12 more are two to three times the bytes. 60 is x264's CRF 22."""
+    """Quality, 1 to 100, similar for all encoders; 12 more double or triple the size. 60 is x264's CRF 22."""
 
     def __post_init__(self) -> None:
         if self.encoder not in get_args(Encoder):
@@ -53,7 +53,7 @@ class Encoding:
         codec, level = "libx264", str(min(52 - self.quality / 2, 51))
         options = {"preset": "ultrafast", "crf": level}
         if container.format.name == "webm":
-            codec, level = "libvpx-vp9", str(min(round(77 - self.quality * 0.75), 63))  # the PSNR of x264's, about
+            codec, level = "libvpx-vp9", str(min(round(77 - self.quality * 0.75), 63))  # about the same PSNR as x264
             options = {"deadline": "realtime", "cpu-used": "8", "row-mt": "1", "crf": level, "b": "0"}
         elif self._uses_nvenc(size_hw):
             codec, options = "h264_nvenc", {"preset": "p4", "rc": "vbr", "cq": level, "bf": "0"}
@@ -63,12 +63,12 @@ class Encoding:
         stream = cast("av.VideoStream", container.add_stream(codec, rate=fps, options=options))
         stream.height, stream.width = size_hw
         stream.pix_fmt = "yuv420p" if codec == "libvpx-vp9" else "nv12"
-        stream.codec_context.thread_type = "FRAME"  # slices, PyAV's default, take a tenth longer
+        stream.codec_context.thread_type = "FRAME"  # slice threads, PyAV's default, take 10 % longer
         stream.codec_context.thread_count = threads
         return stream
 
     def _uses_nvenc(self, size_hw: tuple[int, int]) -> bool:
-        """Whether NVENC encodes frames of this size; raises UnsupportedError if it must and can't."""
+        """Whether to use NVENC for this size; raises UnsupportedError if it is required but unavailable."""
         if self.encoder == "x264":
             return False
         try:
@@ -88,5 +88,5 @@ class Encoding:
 
 
 def share_cores(videos: int) -> int:
-    """Threads for the encoder of each of several videos that are written side by side."""
+    """Number of threads per encoder for several videos written in parallel."""
     return max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0)) // max(videos, 1)))

@@ -1,4 +1,4 @@
-"""Events of lines and zones as output: JSON lines, a webhook, or a topic of an MQTT broker."""
+"""Events of lines and zones as output: JSON lines, a webhook, or an MQTT topic."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from maskjet.sources.containers import shown_name
 from maskjet.sources.frames import Frame
 
 SUFFIX = ".events.jsonl"
-"""End of the path of a file of events."""
+"""End of the path of an output file of events."""
 _SCHEMES = ("http://", "https://", "mqtt://", "mqtts://")
-_MOST_WAITING = 1000  # events to be delivered; those that come when so many wait are lost
-_DELAYS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)  # before each try
-_TIMEOUT_S = 10.0  # of a try, and for all that waits at the end
+_MOST_WAITING = 1000  # queued events; further ones are dropped
+_DELAYS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)  # delay before each attempt
+_TIMEOUT_S = 10.0  # per attempt, and for the queue at the end
 
 
 def is_url(out: str) -> bool:
@@ -35,7 +35,7 @@ def is_url(out: str) -> bool:
 
 
 def parse_url(url: str) -> SplitResult:
-    """The parts of such a URL; raises InputError if it has no host, a wrong port, or no topic to publish to."""
+    """Split the URL of a webhook or MQTT topic; raises InputError without host, valid port or topic."""
     try:
         parts = urlsplit(url)
         is_right = bool(parts.hostname) and parts.port != 0
@@ -50,7 +50,7 @@ def parse_url(url: str) -> SplitResult:
 
 
 def _texts(frame: Frame) -> Iterator[str]:
-    """A frame's events as JSON."""
+    """Yield a frame's events as JSON texts."""
     about = {"index": frame.index, "time_s": frame.time_s, "source": frame.source}
     for count in frame.counts:
         for event in count.events:
@@ -66,7 +66,7 @@ class EventLines(TextFile):
 
 
 class EventDelivery(Sink):
-    """Delivers events in a thread, in order, each as a JSON object: posted to a webhook, or published to an MQTT topic.
+    """Delivers events as JSON objects, in order, from a thread: posts to a webhook or publishes to MQTT.
 
     The URL is http(s)://user:password@host/path or mqtt(s)://user:password@host/topic, with or without the user; the
     latter needs `pip install "maskjet[mqtt]"`. A try that fails, or that is answered with 408, 429 or 5xx, is repeated
@@ -92,7 +92,7 @@ class EventDelivery(Sink):
                 self.lost += 1
 
     def close(self) -> None:
-        """Deliver what waits, for 10 s at most."""
+        """Deliver queued events, for 10 s at most."""
         if not self._ending.is_set():
             self._ending.set()
             self._thread.join(_TIMEOUT_S)
@@ -110,7 +110,7 @@ class EventDelivery(Sink):
             self._undelivered += not self._deliver(text)
 
     def _deliver(self, text: str) -> bool:
-        """Send an event until it is taken, refused, or tried often enough."""
+        """Send an event until it is accepted, refused, or out of attempts; returns whether it was accepted."""
         for delay_s in _DELAYS_S:
             if self._gave_up.wait(delay_s):
                 break
@@ -122,14 +122,14 @@ class EventDelivery(Sink):
 
 
 class _NoRedirects(web.HTTPRedirectHandler):
-    """Takes a redirect for a refusal: the text is not posted again, and the password is for this host."""
+    """Refuses redirects: neither event nor password are sent to another host."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 def _posting(parts: SplitResult) -> Callable[[str], bool]:
-    """A function that posts a text and tells whether it was taken; raises any exception if another try may help."""
+    """Return a function that posts a text: True if accepted, False if refused, an exception to retry."""
     url = quote(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(), safe=string.punctuation)
     headers = {"Content-Type": "application/json", "User-Agent": "maskjet"}
     if parts.username is not None:
@@ -151,7 +151,7 @@ def _posting(parts: SplitResult) -> Callable[[str], bool]:
 
 
 def _publishing(parts: SplitResult) -> Callable[[str], bool]:
-    """As `_posting`, for a broker; events are few, so that each has a connection of its own."""
+    """As `_posting`, for an MQTT broker; events are rare, so each gets its own connection."""
     publish = require("paho.mqtt.publish", extra="mqtt", purpose="mqtt://")
     options: dict[str, Any] = {"hostname": parts.hostname, "qos": 1, "port": parts.port or 1883}
     if parts.scheme == "mqtts":

@@ -1,4 +1,4 @@
-"""Outputs that are a folder of files: their names, and files made in threads."""
+"""Output folders: names of files, and writing them in threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from maskjet.sources.images import IMAGE_SUFFIXES
 SUFFIXES = (".jpg", ".jpeg", ".png")
 """Suffixes of annotated images."""
 IMAGES = "images"
-"""Folder of a data set's images, as trainers want it."""
+"""Sub-folder for a data set's images, as trainers expect it."""
 _COMMON = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")  # that trainers and other tools read
 FileId = tuple[int, int]
 """Device and inode numbers, which identify a file."""
@@ -50,7 +50,7 @@ def unique_stems(names: Sequence[str], roots: Sequence[Path | None] | None = Non
     stems: dict[str, None] = {}
     for name, root in zip(names, roots or [None] * len(names), strict=True):
         stem = Path(name).stem
-        if "://" in name:  # no password or query of a URL
+        if "://" in name:  # leave out password and query of a URL
             url = urlsplit(name)
             stem = "_".join(filter(None, (url.hostname, Path(url.path).stem)))
         stem = safe_name(stem)
@@ -62,13 +62,13 @@ def unique_stems(names: Sequence[str], roots: Sequence[Path | None] | None = Non
 
 
 def safe_name(text: str, otherwise: str = "source") -> str:
-    """Text as part of a file name; another where no letter or digit is left."""
+    """Make a text safe as part of a file name; texts without letters or digits get a substitute."""
     safe = re.sub(r"[^\w -]", "_", text)
     return safe if safe.strip("_ -") else otherwise
 
 
 class PictureNames:
-    """Chooses a path of its own for each frame's picture or other file; arguments are those of `FolderSink`."""
+    """Chooses a unique path for each frame's file; arguments are those of `FolderSink`."""
 
     def __init__(
         self, path: str, taken: set[Path], *, root: Path | None = None, suffix: str | None = None, below: str = ""
@@ -78,7 +78,7 @@ class PictureNames:
         self._taken, self._root, self._suffix, self._below = taken, root, suffix, below
 
     def take(self, frame_name: str, index: int) -> Path:
-        """Take a path that no earlier frame has."""
+        """Return an unused path for a frame."""
         video, _, number = frame_name.rpartition("#")
         own = f"{Path(video).stem}_{number:>06}" if number.isdecimal() else Path(frame_name).name
         wanted = Path(self._name or own or "frame")
@@ -91,7 +91,7 @@ class PictureNames:
         return path
 
     def _sub_folder(self, image: Path) -> Path:
-        """The folder of an image below the root, if it is kept."""
+        """Sub-folder of an image relative to the root, if sub-folders are kept."""
         if self._root is None or self._name or not image.is_relative_to(self._root):
             return Path()
         parts = image.relative_to(self._root).parent.parts
@@ -99,7 +99,7 @@ class PictureNames:
 
 
 class FolderSink(Sink):
-    """Files of a folder, made if missing, some made in threads; each is whole or does not exist.
+    """Base of sinks that write a file per frame to a folder, partly in threads; files are written atomically.
 
     Args:
         path: Path of the folder, made if missing, or of one picture.
@@ -125,7 +125,7 @@ class FolderSink(Sink):
         self._threads = DrawingThreads(share_cores(1))
         with naming(path):
             self._names.folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=self._names.folder).close()  # an existing folder may not be writable
+            tempfile.TemporaryFile(dir=self._names.folder).close()  # fails if an existing folder is not writable
         self.paths = (path,)
 
     def _check_free(self, path: Path, frame: Frame) -> None:
@@ -146,20 +146,20 @@ class FolderSink(Sink):
 
 
 def file_of(frame: Frame) -> Path | None:
-    """The file that holds a frame alone, in a format that other tools read; None for one of video or in memory."""
+    """Path of the image file of a frame, if other tools read its format; None for video and memory."""
     path = Path(frame.name)
     is_file = not frame.is_of_video and path.suffix.lower() in _COMMON and path.is_file()
     return path if is_file else None
 
 
 def write_picture(path: Path, pixels: NDArray[np.uint8]) -> None:
-    """Encode a picture into a folder."""
+    """Write a picture to a folder, atomically."""
     data = encode(pixels, path.suffix.lower(), name=repr(str(path)))
-    with replacing(path, suffix="", is_durable=False) as temporary:  # .jpg would make it one of the folder
+    with replacing(path, suffix="", is_durable=False) as temporary:  # else tools would read the temporary .jpg
         temporary.write(data)
 
 
 def copy_file(path: Path, source: Path) -> None:
-    """Copy a file into a folder."""
+    """Copy a file into a folder, atomically."""
     with replacing(path, suffix="", is_durable=False) as temporary, source.open("rb") as file:
         shutil.copyfileobj(file, temporary.file)

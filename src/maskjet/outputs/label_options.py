@@ -1,4 +1,4 @@
-"""What labels, data sets and crops hold."""
+"""Options of labels, data sets and crops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from maskjet.errors import InputError
 
 @dataclass(frozen=True)
 class LabelOptions:
-    """What labels, data sets and crops hold.
+    """Options of labels, data sets and crops.
 
     Field names are flags of the command line, which shows the same texts.
     """

@@ -19,13 +19,13 @@ from maskjet.outputs.label_options import LabelOptions
 from maskjet.sources.frames import Frame
 
 SUFFIX = ".yolo"
-"""Suffix of a folder of labels."""
+"""Suffix of an output folder of YOLO labels."""
 Line = NDArray[np.floating]
 _OPTIONS = LabelOptions()
 
 
 class YoloLabels(FolderSink):
-    """A folder that Ultralytics' trainer reads: labels/ with a .txt per frame, data.yaml and, if asked for, images/.
+    """YOLO data set for Ultralytics' trainer: labels/ with a .txt per frame, data.yaml, optionally images/.
 
     A line is a detection: its class id and, from 0 to 1 in width and height, its outline `x1 y1 x2 y2 ...`; without
     masks its box, `x y width height` by its centre. Outlines run along the pixels' edges, so that the box that a
@@ -64,7 +64,7 @@ class YoloLabels(FolderSink):
             temporary.write("".join(f"{line}\n" for line in lines).encode())
 
     def _write_names(self, detections: Detections) -> None:
-        """Write data.yaml, whose folders are beside it, once more if there are new classes."""
+        """Write data.yaml beside the folders it names; again if there are new classes."""
         known = dict(detections.class_names) | (self._class_names or {})
         ids = range(max([*known, *detections.class_id.tolist()], default=-1) + 1)
         names = {class_id: known.get(class_id, str(class_id)) for class_id in ids}
@@ -77,7 +77,7 @@ class YoloLabels(FolderSink):
         self._class_names = names
 
     def _outlines(self, detections: Detections) -> list[list[Line]]:
-        """Per detection the outlines of its mask's parts, from 0 to 1."""
+        """Outlines of each detection's parts, relative to the image size, 0..1."""
         shapes = []
         for parts in outlines(detections, self._options):
             lines = [max(parts, key=cv2.contourArea)] if self._options.yolo_parts == "largest" else parts
@@ -85,7 +85,7 @@ class YoloLabels(FolderSink):
         return shapes
 
     def _add_image(self, frame: Frame, labels: Path) -> None:
-        """Put the image where the trainer looks for that of these labels."""
+        """Copy or link the image to where trainers look for it."""
         source = file_of(frame)
         suffix = ".jpg" if source is None else source.suffix
         path = (self._names.folder.parent / IMAGES / labels.relative_to(self._names.folder)).with_suffix(suffix)
@@ -104,7 +104,7 @@ class YoloLabels(FolderSink):
 
 
 def outlines(detections: Detections, options: LabelOptions) -> list[list[Line]]:
-    """Per detection the outlines of its mask's parts along the pixels' edges; that of its box if it has no pixel."""
+    """Outlines of each detection's parts along pixel edges; of its box if its mask is empty."""
     tolerance, holes = options.polygon_tolerance, options.polygon_holes
     found = detections.polygons(tolerance=tolerance, holes=holes, along="edges")
     return [
@@ -114,7 +114,7 @@ def outlines(detections: Detections, options: LabelOptions) -> list[list[Line]]:
 
 
 def _boxes(detections: Detections) -> list[list[Line]]:
-    """Per detection its box as centre, width and height."""
+    """Boxes as cxcywh, relative to the image size, 0..1."""
     x1, y1, x2, y2 = detections.xyxy.astype(np.float64).T
     height, width = detections.image_size
     boxes = np.stack([(x1 + x2) / 2 / width, (y1 + y2) / 2 / height, (x2 - x1) / width, (y2 - y1) / height], axis=1)

@@ -1,4 +1,4 @@
-"""JSON lines output."""
+"""JSON lines as output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from maskjet.sources.frames import Frame
 
 
 class TextFile(Sink):
-    """A text file that grows by whole lines, flushed at once, and so holds whole lines even after a crash."""
+    """A text file written in whole, flushed lines, so that it is valid even after a crash."""
 
     def __init__(self, path: str, *, suffix: str | None = None) -> None:
         self._path = path
@@ -24,14 +24,14 @@ class TextFile(Sink):
         self.paths: Sequence[str] = (self._temporary.shown,)
 
     def _append(self, text: str, *, frames: int = 1) -> None:
-        """Write the lines of this many frames."""
+        """Append the lines of `frames` frames."""
         if self._temporary is None:
             raise InputError(f"{self._path!r} is closed; open another sink.")
         self._temporary.write(text.encode())
         self._frames += frames
 
     def close(self) -> None:
-        """Give the file its name."""
+        """Finish the file: rename it from its temporary name."""
         if self._temporary is None:
             return
         try:
@@ -45,7 +45,7 @@ class TextFile(Sink):
         temporary.finish()
 
     def abandon(self) -> None:
-        """Keep the lines under the temporary name; without frames, remove the file."""
+        """Keep the file under its temporary name; remove it if it has no frames."""
         if self._temporary is None:
             return
         if self._frames:
@@ -74,7 +74,7 @@ class StdoutLines(Sink):
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one line."""
-        stdout: IO[str] | None = sys.stdout  # None where the caller has closed it
+        stdout: IO[str] | None = sys.stdout  # None if stdout was closed at start
         if stdout is None:
             raise OutputError("out must be writable, '-' is not: stdout is closed.")
         with naming("-"):
@@ -83,7 +83,7 @@ class StdoutLines(Sink):
 
 
 def line(frame: Frame, detections: Detections) -> str:
-    """One frame as a line of JSON."""
+    """Encode one frame as a line of JSON."""
     about: dict[str, Any] = {"index": frame.index, "time_s": frame.time_s, "source": frame.source, "name": frame.name}
     if frame.counts:
         about["counts"] = {count.name: count.as_dict() for count in frame.counts}

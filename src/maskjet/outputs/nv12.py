@@ -1,4 +1,4 @@
-"""RGB pictures converted to NV12, as encoders take them."""
+"""Convert RGB pictures to NV12, the input of video encoders."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from maskjet.jit import compiled
 from maskjet.sources.colours import PictureFormat
 
 Weights = tuple[tuple[int, int, int, int], tuple[int, int, int, int], tuple[int, int, int, int]]
-"""Of Y, U and V: the weights of red, green and blue in 1/32768, and the offset, with 15 bits for Y, else 17."""
-# Shares of red and blue in luma, by matrix coefficients, code points of ITU-T H.273.
+"""For Y, U and V each: weights of red, green, blue in 1/32768, and offset in 1/2¹⁵ for Y, 1/2¹⁷ for U, V."""
+# Weights of red and blue in luma, by matrix coefficients (code points of ITU-T H.273).
 _LUMA: Mapping[int, tuple[float, float]] = {
     1: (0.2126, 0.0722),
     4: (0.30, 0.11),
@@ -39,7 +39,7 @@ def weights_of(colours: PictureFormat) -> Weights:
 def to_nv12(
     rgb: NDArray[np.uint8], weights: Weights, width: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]
 ) -> None:
-    """Convert a picture; each chroma sample is of the mean of its 2 × 2 pixels, and of no other.
+    """Convert a picture to NV12; each chroma sample is computed from the mean of its 2 × 2 pixels.
 
     Args:
         rgb: uint8 [at least H, at least W, 3]; rows and columns beyond H and W are left out.
@@ -49,7 +49,7 @@ def to_nv12(
         chroma: uint8 [H / 2, at least W], U and V in turn; likewise.
     """
     (y_r, y_g, y_b, y_low), (u_r, u_g, u_b, u_low), (v_r, v_g, v_b, v_low) = weights
-    # Loops that the compiler makes vector code of: five times as fast as reading pixel by pixel.
+    # Loops that the compiler vectorises: five times as fast as pixel by pixel.
     red, green, blue = np.empty(width, np.uint8), np.empty(width, np.uint8), np.empty(width, np.uint8)
     reds, greens, blues = np.empty(width, np.uint16), np.empty(width, np.uint16), np.empty(width, np.uint16)
     for y in range(len(luma)):
@@ -57,7 +57,7 @@ def to_nv12(
         for x in range(width):
             red[x], green[x], blue[x] = row[3 * x], row[3 * x + 1], row[3 * x + 2]
         for x in range(width):
-            r, g, b = np.int32(red[x]), np.int32(green[x]), np.int32(blue[x])  # products in 32 bits, which suffice
+            r, g, b = np.int32(red[x]), np.int32(green[x]), np.int32(blue[x])  # 32-bit products suffice
             ys[x] = np.int32(y_r * r + y_g * g + y_b * b + y_low) >> 15
         if y % 2 == 0:
             for x in range(width):

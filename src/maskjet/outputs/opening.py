@@ -1,4 +1,4 @@
-"""Output paths: checked before anything is opened, then opened as sinks."""
+"""Check output paths before anything is opened, then open them as sinks."""
 
 from __future__ import annotations
 
@@ -57,23 +57,23 @@ _FOLDERS: Mapping[str, Callable[..., Sink]] = {
     crops.SUFFIX: crops.Crops,
 }
 _LABELS = LabelOptions()
-_SHARED = ("lines", "table", "events")  # kinds that take the frames of several sources, also into a pipe
+_SHARED = ("lines", "table", "events")  # kinds that accept frames of several sources, also into a pipe
 
 
 @dataclass(frozen=True)
 class Content:
-    """Choices of the outputs' content."""
+    """Options of the outputs' content."""
 
     style: Style = field(default_factory=DrawStyle)
-    """Whether video and images are annotated, redacted or cut out, and how."""
+    """Style of video and images: annotated, redacted or cut out."""
     with_audio: bool = True
-    """Whether annotated video gets its source's audio."""
+    """Whether annotated video includes its source's audio."""
     label_options: LabelOptions = _LABELS
-    """What labels, data sets and crops hold."""
+    """Options of labels, data sets and crops."""
     mask_pixels: MaskPixels = "raw"
-    """Pixels of masks in outputs other than pictures, whose style has its own."""
+    """Mask pixels kept in data outputs; pictures use `style.mask_pixels`."""
     encoding: Encoding = field(default_factory=Encoding)
-    """How annotated video is encoded."""
+    """Encoder and quality of annotated video."""
 
     def __post_init__(self) -> None:
         check_mask_pixels(self.mask_pixels)
@@ -81,37 +81,37 @@ class Content:
 
 @dataclass(frozen=True)
 class Outputs:
-    """Checked output paths, ready to be opened, which raises OutputError if one can't be written."""
+    """Checked output paths, ready to open; opening raises OutputError if a path can't be written."""
 
     shared: Sequence[str]
-    """Paths that take the frames of all sources."""
+    """Paths of outputs that receive the frames of all sources."""
     owned: Sequence[Sequence[str]]
-    """Per source, paths that take its frames alone."""
+    """For each source, paths of outputs that receive only its frames."""
     sources: Sequence[AnySource]
     """All sources, in the order of `Frame.stream`."""
     content: Content = field(default_factory=Content)
-    """Choices of their content."""
+    """Options of the outputs' content."""
     existing: Collection[str] = ()
-    """Those of the paths that are files already, or folders with files."""
+    """Output paths that exist already, as files or non-empty folders."""
 
     def shows_frames(self, out: str) -> bool:
-        """Whether an output holds frames, or parts of them, in which nothing is drawn."""
+        """Whether an output contains original pixels of frames, without annotation or redaction."""
         if Path(out).suffix.lower() == labels.SUFFIX:
             return self.content.label_options.yolo_images != "none"
         return kind_of(out) in ("labels", "crops")
 
     def prepare(self) -> None:
-        """Begin what takes seconds, for the outputs of the first source; `open` and `open_in_turn` do the rest."""
+        """Start drawing processes early, which take seconds, for the outputs of the first source."""
         drawing_process.prepare([kind_of(out) for out in (*self.shared, *self.owned[0])].count("video"))
 
     def open(self) -> SinksBySource:
-        """Open a sink for every path, for sources that are open and read side by side."""
+        """Open a sink for every path, for open sources that are read in parallel."""
         sinks = iter(self._open_each(self.pairs(), set()))
         shared = [next(sinks) for _ in self.shared]
         return SinksBySource(shared, [[next(sinks) for _ in own] for own in self.owned])
 
     def open_in_turn(self) -> SinksInTurn:
-        """Open the shared sinks, for sources that are read one after another; `begin` opens those of a source."""
+        """Open the shared sinks, for sources read in sequence; `begin` opens each source's own sinks."""
         taken: set[Path] = set()
         shared = self._open_each(((out, self.sources[0]) for out in self.shared), taken)
 
@@ -122,11 +122,11 @@ class Outputs:
 
     @cached_property
     def _files(self) -> set[FileId]:
-        """The sources' files, which nothing overwrites."""
+        """Ids of the sources' files, which must not be overwritten."""
         return set(_identities(self.sources))
 
     def _open_each(self, pairs: Iterable[tuple[str, AnySource]], taken: set[Path]) -> list[Sink]:
-        """Open paths, all or none, each with its source; only an open one gives a video colours and audio.
+        """Open paths with their sources, all or none; videos get colours and audio from open sources only.
 
         `taken` are the paths of the pictures and labels so far, none of which is taken again.
         """
@@ -171,14 +171,14 @@ class Outputs:
         return CocoJson(out, self.content.label_options)
 
     def pairs(self) -> Iterator[tuple[str, AnySource]]:
-        """Each path with its source; shared paths come with the first one."""
+        """Pairs of path and source; shared paths are paired with the first source."""
         yield from ((out, self.sources[0]) for out in self.shared)
         for source, own in zip(self.sources, self.owned, strict=True):
             yield from ((out, source) for out in own)
 
 
 def find_existing(paths: Iterable[str], *, overwrite: bool) -> set[str]:
-    """The outputs that exist already; raises InputError if there are any and they must not be replaced."""
+    """Find outputs that exist already; raises InputError if they must not be replaced."""
     existing = {out for out in paths if not _is_no_file(out) and _exists(Path(out))}
     if existing and not overwrite:
         raise InputError(f"out must not exist, {min(existing)!r} does: write to another path, or move it away.")
@@ -198,7 +198,7 @@ def check_outputs(
     selection: Selection = EVERYTHING,
     overwrite: bool = True,
 ) -> Outputs:
-    """Check, without opening or making anything, that outputs can be written, are distinct and are no source.
+    """Check, without opening anything, that outputs are writable, distinct and no sources.
 
     Args:
         outs: .mp4, .mkv, .mov or .webm for annotated video, .jsonl or "-" for JSON lines, .csv for a table, .json for
@@ -235,7 +235,7 @@ def check_outputs(
                 f"out must contain {PLACEHOLDER} for several sources, got {out!r}; write for example {example!r}: "
                 f"{PLACEHOLDER} becomes each source's name."
             )
-    # Outputs of a single source are its own, as they are then opened with it and get its colours and audio.
+    # With a single source all outputs are owned by it, so that they get its colours and audio.
     templates = [out for out in outs if PLACEHOLDER in out or (len(sources) == 1 and out != "-")]
     shared = [out for out in outs if out not in templates]
     stems = unique_stems([source.name for source in sources], [source.root for source in sources])
@@ -251,7 +251,7 @@ def check_outputs(
 
 
 def open_sinks(outs: Sequence[str], *, fps: float | None = None, **options: Any) -> Sinks:
-    """Open outputs of frames that come from no opened source.
+    """Open outputs for frames that come from no opened source.
 
     Args:
         outs: Paths, as of `check_outputs`.
@@ -321,7 +321,7 @@ def check_paths(outs: Sequence[str], sources: Sequence[AnySource] = (), *, style
 
 
 def _check_path(out: str, files: Collection[FileId]) -> set[str | FileId]:
-    """Check one path; returns keys that identify its file, however the path is spelled."""
+    """Check one path; returns keys that identify its file under any spelling."""
     path = Path(os.path.realpath(out))
     is_folder = kind_of(out) in ("labels", "crops") or (kind_of(out) == "images" and not is_picture(out))
     try:
@@ -345,12 +345,12 @@ def _check_path(out: str, files: Collection[FileId]) -> set[str | FileId]:
 
 
 def _is_no_file(out: str) -> bool:
-    """Whether an output is stdout or a URL."""
+    """Whether an output is stdout or a URL, not a file."""
     return out == "-" or events.is_url(out)
 
 
 def _exists(path: Path) -> bool:
-    """Whether a path is a file or a folder with files."""
+    """Whether a path is a file or a non-empty folder."""
     return path.is_file() or (path.is_dir() and any(path.iterdir()))
 
 
@@ -365,7 +365,7 @@ def _check_folder(out: str, folder: Path) -> None:
 
 
 def _check_pictures(outputs: Outputs, selection: Selection) -> None:
-    """Check that one picture gets one frame and none overwrites a source's image, as far as names tell beforehand."""
+    """Check that a single picture gets one frame and that no picture overwrites a source's image."""
     files = {path.resolve() for source in outputs.sources for path in source.files if is_image_path(path)}
     taken: set[Path] = set()
     for out, source in outputs.pairs():
@@ -378,7 +378,7 @@ def _check_pictures(outputs: Outputs, selection: Selection) -> None:
 
 
 def _has_several_frames(source: AnySource, selection: Selection) -> bool:
-    """Whether a source gives more than one frame, as far as that is known; a video that is not opened does."""
+    """Whether a source has several frames, as far as known; assumed for unopened videos."""
     if selection.limit == 1:
         return False
     if isinstance(source, Source):
@@ -387,7 +387,7 @@ def _has_several_frames(source: AnySource, selection: Selection) -> bool:
 
 
 def _identities(sources: Sequence[AnySource]) -> Iterator[FileId]:
-    """Device and inode of each source file that exists."""
+    """Yield device and inode of each existing source file."""
     for path in chain.from_iterable(source.files for source in sources):
         with suppress(OSError, ValueError):
             yield id_of(path)

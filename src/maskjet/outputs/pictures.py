@@ -13,23 +13,23 @@ from maskjet.errors import InputError
 from maskjet.outputs.folder import FolderSink, is_picture, write_picture
 from maskjet.sources.frames import Frame
 
-_ALPHA = ".png"  # suffix of pictures that may be transparent
+_ALPHA = ".png"  # format of transparent pictures
 _STYLE = DrawStyle()
 
 
 def suffix_of(style: Style) -> str | None:
-    """Suffix that all pictures in a style get; None if they keep theirs."""
+    """Suffix enforced by a style; None if pictures keep theirs."""
     return _ALPHA if is_transparent(style) else None
 
 
 def refuse_several(path: str) -> NoReturn:
-    """Raise InputError, as several frames would go to one picture."""
+    """Raise InputError: several frames would be written to one picture."""
     folder = f"{Path(path).with_suffix('')}/"
     raise InputError(f"out must be a folder for several frames, got {path!r}: write {folder!r}.")
 
 
 def check_style(style: Style, path: str) -> None:
-    """Raise InputError if pixels of a style are transparent, and the path is that of a .jpg."""
+    """Raise InputError for a transparent style with a .jpg path."""
     if is_picture(path) and Path(path).suffix.lower() != _ALPHA:
         refuse_transparency(style, path)
 
@@ -58,7 +58,7 @@ class AnnotatedImages(FolderSink):
         self._has_picture = False
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Draw and write one image, in threads, some frames behind; it must not change afterwards.
+        """Queue one image for drawing and writing in threads; it must not change afterwards.
 
         Raises:
             InputError: The image would overwrite one of a source, the path is that of one picture, which is taken, or
@@ -72,7 +72,7 @@ class AnnotatedImages(FolderSink):
         self._threads.add(lambda: self._write(path, frame, detections))
 
     def _write(self, path: Path, frame: Frame, detections: Detections) -> Iterator[None]:
-        """The work on a frame; see `DrawingThreads`."""
+        """Task of a frame, a generator for `DrawingThreads`."""
         draw = self._painter.prepare(frame, detections)
         yield
         write_picture(path, draw())

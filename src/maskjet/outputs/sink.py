@@ -15,7 +15,7 @@ from maskjet.sources.frames import Frame, Source
 
 
 class Sink(ABC):
-    """Takes frames with their detections, in order; a context manager.
+    """Output sink: receives frames with detections, in order; a context manager.
 
     A file is written under a temporary name beside its own and renamed by `close`, once it is whole. If an exception
     ends the context, `abandon` is called instead: an existing file stays, and the partial output is kept beside it.
@@ -59,7 +59,7 @@ class Sink(ABC):
 
 
 class Sinks(Sink):
-    """Several sinks as one.
+    """Combines several sinks into one.
 
     Attributes:
         left_out: Number of detections that were not written because their box or confidence is not finite; they are
@@ -74,7 +74,7 @@ class Sinks(Sink):
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one frame to each sink."""
         finite, is_finite = detections, are_finite(detections)
-        if not is_finite.all():  # JSON has no such numbers, and they can't be drawn
+        if not is_finite.all():  # drop NaN and infinity, which JSON lacks and drawing refuses
             self.left_out += int(np.count_nonzero(~is_finite))
             finite = detections[is_finite]
         for sink in self._sinks_of(frame):
@@ -84,11 +84,11 @@ class Sinks(Sink):
         return self._sinks
 
     def close(self) -> None:
-        """Close each sink; if one fails, the others are closed all the same."""
+        """Close every sink, even if some fail."""
         self._call_each("close")
 
     def abandon(self) -> None:
-        """Abandon each sink; if one fails, the others are abandoned all the same."""
+        """Abandon every sink, even if some fail."""
         self._call_each("abandon")
 
     def _call_each(self, method: str) -> None:
@@ -103,7 +103,7 @@ class Sinks(Sink):
 
 
 class SinksBySource(Sinks):
-    """Sinks of several sources: `shared` ones take all frames, `owned` ones those of one source, by `Frame.stream`."""
+    """Sinks for parallel sources: `shared` receive all frames, `owned` those of one source, by `Frame.stream`."""
 
     def __init__(self, shared: Sequence[Sink], owned: Sequence[Sequence[Sink]]) -> None:
         super().__init__([*shared, *(sink for own in owned for sink in own)])
@@ -114,7 +114,7 @@ class SinksBySource(Sinks):
 
 
 class SinksInTurn(Sinks):
-    """Sinks of sources read one after another: shared ones take all frames, own ones those of one source.
+    """Sinks for sources read in sequence: shared ones receive all frames, own ones those of one source.
 
     A source's own sinks are opened by `begin` and closed by the next, so that those of one are open at a time.
 
@@ -130,7 +130,7 @@ class SinksInTurn(Sinks):
         super().__init__(self._shared)
 
     def begin(self, position: int, source: Source) -> None:
-        """Finish the outputs of the source before, and open those of the next.
+        """Finish the outputs of the previous source, and open those of the next.
 
         Args:
             position: Position of the source among those that `check_outputs` was given.
@@ -144,7 +144,7 @@ class SinksInTurn(Sinks):
         self._gather()
 
     def end(self, *, is_whole: bool = True) -> None:
-        """Finish the outputs of the source whose turn it is; if it broke off, keep them as partial ones."""
+        """Finish the outputs of the current source; keep them as partial files if it failed."""
         own = Sinks(self._sinks[len(self._shared) :])
         self._sinks = self._shared
         try:

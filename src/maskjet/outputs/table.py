@@ -1,4 +1,4 @@
-"""Tables as output: CSV, and the text of MOTChallenge."""
+"""Tables as output: CSV, and MOTChallenge text."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class CsvTable(TextFile):
 
 
 class MotText(TextFile):
-    """Tracks as MOTChallenge's tools read them: a line `frame,id,left,top,width,height,confidence,-1,-1,-1` per box.
+    """Tracks in MOTChallenge format: lines of `frame,id,left,top,width,height,confidence,-1,-1,-1`.
 
     Frames are counted from 1, boxes are in pixels from 0. Detections without a track are left out. A file is of one
     source.
@@ -83,6 +83,6 @@ def _rows(rows: Iterable[list[object]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text from outside as a cell: one printable line, and no formula."""
+    """Make untrusted text a safe cell: one printable line, no formula."""
     shown = printable(text)
     return f"'{shown}" if shown.startswith(_FORMULA) else shown

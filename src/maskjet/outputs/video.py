@@ -27,7 +27,7 @@ from maskjet.sources.colours import PictureFormat, guess_picture_format
 from maskjet.sources.frames import Frame, Source
 
 _FRAGMENTS = {
-    "movflags": "frag_keyframe+empty_moov+default_base_moof+hybrid_fragmented",  # in the end no fragments are left
+    "movflags": "frag_keyframe+empty_moov+default_base_moof+hybrid_fragmented",  # hybrid: not fragmented once finished
     "frag_duration": "1000000",
     "flush_packets": "1",
 }
@@ -37,18 +37,18 @@ _CONTAINERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     ".mov": ("mov", _FRAGMENTS),
     ".webm": ("webm", {"cluster_time_limit": "1000", "flush_packets": "1"}),
 }
-"""FFmpeg's format by suffix, and options that keep a file playable, but for its last second, while it is written."""
+"""FFmpeg's format and options by suffix; files stay playable while being written, up to the last second."""
 SUFFIXES = tuple(_CONTAINERS)
 _STYLE = DrawStyle()
 
 _DEFAULT_FPS = 30.0
-_LOWEST_FPS, _HIGHEST_FPS = 0.001, 1000.0  # a rate outside is taken as wrong
-_LONGEST_GAP_S = 3600.0  # a longer one is a clock's jump; an MP4 holds 13 hours
+_LOWEST_FPS, _HIGHEST_FPS = 0.001, 1000.0  # rates outside are ignored
+_LONGEST_GAP_S = 3600.0  # longer gaps are clock jumps; an MP4 holds 13 hours
 _CLOCK_HZ = 90_000  # ticks of a video's timestamps, as in MPEG
 _ENCODING = Encoding()
-_MOST_THREADS = 4  # that draw
+_MOST_THREADS = 4  # drawing threads
 MOST_BEHIND = _MOST_THREADS + MOST_WAITING
-"""Once a frame is taken, all but so many, counted from it, are drawn and encoded."""
+"""Most frames, counted back from the last one written, that may not be encoded yet."""
 
 
 class AnnotatedVideo(Sink):
@@ -81,7 +81,7 @@ class AnnotatedVideo(Sink):
         InputError: Pixels of the style are transparent.
     """
 
-    _stream: av.VideoStream  # this and the next come with the container
+    _stream: av.VideoStream  # set when the container is opened, as the next
     _weights: Weights
 
     def __init__(
@@ -107,21 +107,21 @@ class AnnotatedVideo(Sink):
         self._container: av.container.OutputContainer | None = None
         self._encoding, self._encoder_threads = encoding, threads or share_cores(1)
         self._threads = DrawingThreads(min(max(self._encoder_threads // 2, 1), _MOST_THREADS))
-        self._pictures: list[av.VideoFrame] = []  # in which no frame is; encoders copy them
+        self._pictures: list[av.VideoFrame] = []  # free picture buffers; encoders copy them
         self._audio: list[AudioTrack] = []
         self._with_audio = with_audio
         self._packets = 0
-        self._source_s: float | None = None  # the last frame's time in its source
+        self._source_s: float | None = None  # source time of the last frame
         self._tick = -1
-        self._gap_s = 0.0  # from the frame before the last to the last
+        self._gap_s = 0.0  # seconds between the last two frames
         self.paths = (self._temporary.shown,)
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Draw and encode one frame, in threads, some frames behind; its image must not change afterwards."""
+        """Queue one frame for drawing and encoding in threads; its image must not change afterwards."""
         self._threads.add(lambda: self._write(frame, detections))
 
     def _write(self, frame: Frame, detections: Detections) -> Iterator[None]:
-        """The work on a frame; see `DrawingThreads`."""
+        """Task of a frame, a generator for `DrawingThreads`."""
         draw = self._painter.prepare(frame, detections)
         if self._container is None:
             with naming(self._path):
@@ -143,7 +143,7 @@ class AnnotatedVideo(Sink):
             picture = self._pictures.pop()
         except IndexError:
             picture = av.VideoFrame(width, height, "nv12")
-        picture.make_writable()  # new memory if an encoder should hold on to it
+        picture.make_writable()  # copies if an encoder still references it
         buffers: Any = picture.planes
         planes = (np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size) for plane in buffers)
         to_nv12(_fit(drawn, height, width), self._weights, width, *planes)
@@ -165,11 +165,11 @@ class AnnotatedVideo(Sink):
                 self._close_audio()
             temporary.file.flush()
         except BaseException:
-            self._give_up()  # FFmpeg crashes if it is called again after a failed header
+            self._give_up()  # FFmpeg crashes if called again after a failed header
             raise
 
     def _give_up(self) -> None:
-        """Keep the partial file, unless that is done; remove it if it is empty."""
+        """Keep the partial file, or remove it if empty; may be called twice."""
         temporary, self._temporary = self._temporary, None
         if temporary is None:
             return
@@ -184,11 +184,11 @@ class AnnotatedVideo(Sink):
             track.close()
 
     def _next_tick(self, time_s: float | None) -> int:
-        """Presentation time of a frame in ticks since the first, from its time in the source."""
+        """Convert the source time of a frame to ticks since the first frame."""
         gap_s = 1 / self._fps
         if time_s is not None and self._source_s is not None and 0 < time_s - self._source_s <= _LONGEST_GAP_S:
             gap_s = time_s - self._source_s
-        elif self._tick >= 0:  # a jump, which the audio does not make
+        elif self._tick >= 0:  # a clock jump, which the audio does not have
             self._close_audio()
         self._source_s, self._gap_s = time_s, gap_s
         self._tick = 0 if self._tick < 0 else self._tick + max(round(gap_s * _CLOCK_HZ), 1)
@@ -245,7 +245,7 @@ class AnnotatedVideo(Sink):
             self._end()
 
     def _end(self) -> None:
-        """Keep the partial file, unless that is done."""
+        """Keep the partial file; may be called twice."""
         if self._temporary is not None and self._container is not None:
             with suppress(OSError, av.error.FFmpegError):
                 self._finish_container(self._temporary)
@@ -260,7 +260,7 @@ def _tag(context: av.VideoCodecContext, wanted: PictureFormat) -> None:
 
 
 def _fit(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """Fit an image to a size: letterboxed, unless it is that large, or has up to one row and column more."""
+    """Letterbox an image to a size; one of that size, or one row or column larger, is returned unchanged."""
     if 0 <= image.shape[0] - height <= 1 and 0 <= image.shape[1] - width <= 1:
         return image
     return np.array(ImageOps.pad(Image.fromarray(image), (width, height), Image.Resampling.BILINEAR))

@@ -21,10 +21,10 @@ from maskjet.outputs.sink import Sink
 from maskjet.sources.frames import Frame
 
 _STYLE = DrawStyle()
-_SHORTEST_S = 1 / 60  # between two frames of a video that are shown
-_REST = 2.0  # pause after a frame of a video, in times that showing it took, so that detecting goes on
-_OF_SCREEN = 0.9  # share of the screen that the window may take
-_GLANCE_S = 0.02  # how often a window that is held looks at its keys
+_SHORTEST_S = 1 / 60  # shortest time between shown frames of a video
+_REST = 2.0  # pause after showing a frame, as a multiple of its duration
+_OF_SCREEN = 0.9  # largest share of the screen
+_GLANCE_S = 0.02  # polling interval of keys while the window is held
 _CURE = "write a video with out instead"
 
 
@@ -68,7 +68,7 @@ class Window(Sink):
         self.redacts = isinstance(style, Redaction)
         self.closed = closed or threading.Event()
         self._holds = holds
-        self._next_s = 0.0  # when the next frame of a video is shown, by the clock of `perf_counter`
+        self._next_s = 0.0  # `perf_counter` time to show the next frame of a video
         self._tk = tk = _import_tk()
         try:
             self._root: Any = tk.Tk()
@@ -104,7 +104,7 @@ class Window(Sink):
         self._next_s = max(begun_s + _SHORTEST_S, shown_s + _REST * (shown_s - begun_s))
 
     def _show(self, image: NDArray[np.uint8]) -> None:
-        """Put an image into the window, as PPM: Tk copies that without further libraries."""
+        """Show an image, passed as PPM, which Tk reads without further libraries."""
         height, width = image.shape[:2]
         data = b"P6 %d %d 255 " % (width, height) + image.tobytes()
         with self._guarded():
@@ -118,14 +118,14 @@ class Window(Sink):
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Count a window that is gone, perhaps with its screen, as closed."""
+        """Treat a destroyed window or a lost display as closed."""
         try:
             yield
         except self._tk.TclError:
             self.closed.set()
 
     def close(self) -> None:
-        """Close the window, when the user has seen enough if it `holds`."""
+        """Close the window; if it `holds`, wait until the user closes it."""
         while self._root is not None and self._holds and self._image is not None and not self.closed.is_set():
             self._update()
             time.sleep(_GLANCE_S)
@@ -149,7 +149,7 @@ def _import_tk() -> ModuleType:
 
 
 def _fit(image: NDArray[np.uint8], most_hw: tuple[int, int]) -> NDArray[np.uint8]:
-    """An image no larger than the screen."""
+    """Shrink an image to fit the screen."""
     scale = min(1.0, *(most / side for most, side in zip(most_hw, image.shape[:2], strict=True)))
     if scale == 1.0:
         return image

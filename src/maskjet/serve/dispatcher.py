@@ -20,7 +20,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -29,7 +28,7 @@ from maskjet.detections import Detections
 from maskjet.errors import DeviceError, device_error, first_line
 from maskjet.serve import problems
 from maskjet.serve.tickets import Answer, Image, Options, Ticket, WholeJPEG, resolve
-from maskjet.tiling.layout import MOST_AUTO, cut_tiles
+from maskjet.tiling.layout import MOST_AUTO, check_count
 
 if TYPE_CHECKING:
     from maskjet.model import Model
@@ -398,7 +397,7 @@ class Dispatcher:
         try:
             options = tickets[0].options
             if options.tiling.tile is not None:
-                cut_tiles(images[0].shape[:2], input_hw=(1, 1), most=MOST_AUTO, **asdict(options.tiling))  # raises
+                check_count(images[0].shape[:2], options.tiling.tile, options.tiling.overlap, MOST_AUTO)
             found = self.model.predict(images, **options.arguments())
         except Exception as error:
             self._fail(tickets, error)

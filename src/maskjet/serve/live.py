@@ -194,7 +194,6 @@ class _FrameStream:
         deadline = came_s + service.settings.deadline_s
         with service.memory.reserve() as reservation:
             reservation.take(len(data))
-            query.dispatcher.check_room()
             images = bodies.decoders(service, [bodies.EncodedImage(data, "the frame")], reservation)
             (answer,) = await query.dispatcher.predict_all(images, self._options, deadline=deadline)
             service.metrics.frames.labels(_SOURCE).inc()

@@ -68,7 +68,6 @@ async def _predict(
     if kind != "application/json" and len(parts) > 1:
         raise problems.bad_request(f"A body that is answered with a picture must have one image, got {len(parts)}.")
     with service.memory.reserve(len(body)) as reservation:
-        query.dispatcher.check_room(len(parts))
         images = bodies.decoders(service, parts, reservation)
         answers = await query.dispatcher.predict_all(images, query.options, deadline=deadline)
         answered, first = time.perf_counter(), answers[0]

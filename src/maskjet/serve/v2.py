@@ -230,7 +230,6 @@ class Inference:
             reading = partial(read_images, tensor, binary, read_region, settings.parts, settings.pixels)
             is_quick = tensor.datatype == "UINT8" and tensor.data is None  # regions are read where frames are decoded
             images = reading() if is_quick else await service.in_thread(reading)
-            dispatcher.check_room(len(images))
             if isinstance(images[0], bytes):
                 titled = [bodies.EncodedImage(one, f"image: element {number}") for number, one in enumerate(images)]
                 images = bodies.decoders(service, titled, reservation)

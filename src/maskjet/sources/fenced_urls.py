@@ -31,6 +31,6 @@ def by_address(url: str, resolve: Resolve) -> tuple[str, dict[str, str]]:
     located = parts._replace(netloc=f"{user}{at}{f'[{address}]' if ':' in address else address}:{port}").geturl()
     if parts.scheme not in _PROTOCOLS:  # without "rtsp", FFmpeg follows no redirect
         return located, {"protocol_whitelist": "tcp,tls"}
-    # An empty proxy overrides http_proxy in the environment, which would bypass the check.
+    # An empty proxy overrides http_proxy in the environment, so that FFmpeg connects directly.
     options = {"headers": f"Host: {host}\r\n", "max_redirects": "0", "http_proxy": ""}
     return located, {"protocol_whitelist": _PROTOCOLS[parts.scheme], **options}
