@@ -12,7 +12,6 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import FormParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
-from maskjet import limits
 from maskjet.errors import SourceError, translate_errors
 from maskjet.serve import problems
 from maskjet.serve.service import Reservation, Service
@@ -129,13 +128,11 @@ def _decode(service: Service, image: EncodedImage, reservation: Reservation) -> 
         raise problems.too_large(f"{image.title} has {size_hw[1]}×{size_hw[0]} pixels, the limit is {most:,}.")
     reservation.take(3 * pixels)
     decode = partial(decode_image, image.data, image.title)
-    if service.jpeg_decoder is None or not image.data.startswith(b"\xff\xd8"):
+    if service.jpeg_decoder is None:
         return decode()
-    from maskjet.sources.plain_jpegs import check_jpeg
+    from maskjet.sources.plain_jpegs import PlainJPEG, choose_gpu
 
-    plain = check_jpeg(image.data)
-    if isinstance(plain, str):
-        service.metrics.jpegs_on_cpu.labels(plain).inc()
-        return decode()
-    too_many = plain.size_hw[0] * plain.size_hw[1] > limits.image_pixels  # which the CPU's decoder refuses
-    return decode() if too_many else WholeJPEG(plain, decode)
+    found = choose_gpu(image.data)
+    if isinstance(found, str):
+        service.metrics.jpegs_on_cpu.labels(found).inc()
+    return WholeJPEG(found, decode) if isinstance(found, PlainJPEG) else decode()

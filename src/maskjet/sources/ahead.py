@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from maskjet import limits
 from maskjet.errors import InputError, MaskjetError, device_error, first_line
 from maskjet.sources.decoding import ON_CPU, Decoding
 from maskjet.sources.image_headers import stated_size_hw
@@ -288,16 +287,14 @@ def _look_at(
 def _look(read: Callable[[], Encoded], jpegs: JPEGDecoder | None, why_cpu: str | None) -> _Look:
     """Read an image file, and choose the device that decodes it."""
     encoded = read()
-    data, plain, fallback = encoded.data, None, None
-    if data.startswith(b"\xff\xd8"):
-        fallback = why_cpu
-        if jpegs is not None:
-            from maskjet.sources.plain_jpegs import check_jpeg
+    data, found = encoded.data, None
+    if jpegs is not None:
+        from maskjet.sources.plain_jpegs import choose_gpu
 
-            checked = check_jpeg(data)
-            plain, fallback = (None, checked) if isinstance(checked, str) else (checked, None)
+        found = choose_gpu(data)
+    elif data.startswith(b"\xff\xd8"):
+        found = why_cpu
+    plain, fallback = (None, found) if found is None or isinstance(found, str) else (found, None)
     size_hw = stated_size_hw(data) if plain is None else plain.size_hw
     pixels = 0 if size_hw is None else size_hw[0] * size_hw[1]
-    if pixels > limits.image_pixels:  # the CPU decoder raises the error
-        plain, fallback = None, None
     return _Look(encoded, len(data) + 3 * pixels, plain, fallback)

@@ -10,11 +10,13 @@ The codes are read in one compiled call outside the interpreter's lock, 1 ms for
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from maskjet import limits
 from maskjet.jit import compiled
 from maskjet.sources.pillow_images import orientation_of_jpeg
 
@@ -62,6 +64,17 @@ def check_jpeg(data: bytes) -> PlainJPEG | str:
         return _FAULTS[end]
     orientation = orientation_of_jpeg(data, header.descriptions)
     return PlainJPEG(data[:end], header.size_hw, orientation if orientation in range(2, 9) else 1)
+
+
+def choose_gpu(data: bytes) -> PlainJPEG | str | None:
+    """Choose whether the GPU decodes an image file that is a JPEG.
+
+    Returns:
+        The JPEG, or why the CPU must decode it; None for another format, or where `limits.image_pixels` is exceeded.
+    """
+    found = check_jpeg(data) if data.startswith(b"\xff\xd8") else None
+    is_too_large = isinstance(found, PlainJPEG) and math.prod(found.size_hw) > limits.image_pixels
+    return None if is_too_large else found
 
 
 class _Header:
