@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,6 +27,7 @@ from maskjet.cli.options import (
     progress_bars,
     switch,
     with_config,
+    with_panel,
     with_tiling,
 )
 from maskjet.config import EngineConfig
@@ -68,6 +69,49 @@ maskjet job merge results --coco results.json --incomplete
 """
 
 
+@dataclass(frozen=True)
+class PlaceOptions:
+    """Options that say where segments are processed."""
+
+    devices: Annotated[
+        str | None,
+        option(
+            "all|NAME,NAME,…",
+            "Devices to work on, as cuda:0,cuda:2; all is every GPU. Not given: every GPU, or the CPU.",
+            panel=_PLACE_PANEL,
+        ),
+    ] = None
+    processes: Annotated[
+        str,
+        option(
+            "auto|N",
+            "Processes for each device. auto: as many as fill a GPU, by cores and free memory; 1 on a CPU, and for "
+            "devices that are named several times.",
+            panel=_PLACE_PANEL,
+        ),
+    ] = "auto"
+    streams: Annotated[
+        int | None,
+        option(
+            "N",
+            f"Segments per process at a time. Not given: {SEGMENTS_PER_GPU} for all of a GPU, on a CPU its cores.",
+            panel=_PLACE_PANEL,
+        ),
+    ] = None
+    ray: Annotated[
+        str | None,
+        option(
+            "auto|local|ADDRESS",
+            "Work on a Ray cluster: auto is this machine's, local starts one here, or HOST:PORT.",
+            panel=_PLACE_PANEL,
+        ),
+    ] = None
+    workers: Annotated[
+        int | None,
+        option("N", "Workers on the cluster. Not given: one per GPU, or one per node without any.", panel=_PLACE_PANEL),
+    ] = None
+
+
 class _DefaultGroup(TyperGroup):
     """A group that runs its first command where none is named."""
 
@@ -86,6 +130,7 @@ job_app = typer.Typer(
 
 
 @add_command(job_app, _RUN_EXAMPLES, "run")
+@with_panel("where", PlaceOptions)
 @with_tiling
 @with_config(
     "precision", "runtime", "engine", "compile", "implementation", "resample", *INPUT, "decoder", "max_detections"
@@ -121,43 +166,7 @@ def job(
         float, option("SECONDS", "Length of a video's segments, about.", panel=_PLAN_PANEL)
     ] = 10.0,
     segment_images: Annotated[int, option("N", "Most images of a segment.", panel=_PLAN_PANEL)] = 128,
-    devices: Annotated[
-        str | None,
-        option(
-            "all|NAME,NAME,…",
-            "Devices to work on, as cuda:0,cuda:2; all is every GPU. Not given: every GPU, or the CPU.",
-            panel=_PLACE_PANEL,
-        ),
-    ] = None,
-    processes: Annotated[
-        str,
-        option(
-            "auto|N",
-            "Processes for each device. auto: as many as fill a GPU, by cores and free memory; 1 on a CPU, and for "
-            "devices that are named several times.",
-            panel=_PLACE_PANEL,
-        ),
-    ] = "auto",
-    streams: Annotated[
-        int | None,
-        option(
-            "N",
-            f"Segments per process at a time. Not given: {SEGMENTS_PER_GPU} for all of a GPU, on a CPU its cores.",
-            panel=_PLACE_PANEL,
-        ),
-    ] = None,
-    ray: Annotated[
-        str | None,
-        option(
-            "auto|local|ADDRESS",
-            "Work on a Ray cluster: auto is this machine's, local starts one here, or HOST:PORT.",
-            panel=_PLACE_PANEL,
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        option("N", "Workers on the cluster. Not given: one per GPU, or one per node without any.", panel=_PLACE_PANEL),
-    ] = None,
+    where: PlaceOptions,
     as_json: JsonOption = False,
     config: EngineConfig,
 ) -> None:
@@ -180,10 +189,10 @@ def job(
         track=track,
         tiling=tiling,
         config=config,
-        jpeg_decoder=_jpeg_decoder(ray, devices, config),
+        jpeg_decoder=_jpeg_decoder(where.ray, where.devices, config),
     ).with_absolute_paths()
     segments = plan(source, recursive=recursive, seconds=segment_seconds, images=segment_images)
-    make_workers = _make_workers(ray, workers, devices, processes, streams, config)
+    make_workers = _make_workers(where, config)
     stop = signals.Stop()
     # stdout is for the result, and where workers end or nodes are lost Ray prints so there.
     with signals.stopping(stop), _showing() as show, redirect_stdout(sys.stderr):
@@ -195,25 +204,24 @@ def job(
         raise typer.Exit(_EXIT_FAILED)
 
 
-def _make_workers(
-    ray: str | None, workers: int | None, devices: str | None, processes: str, streams: int | None, config: EngineConfig
-) -> MakeWorkers:
+def _make_workers(where: PlaceOptions, config: EngineConfig) -> MakeWorkers:
     """Workers on a Ray cluster or on this machine."""
+    ray, streams, workers = where.ray, where.streams, where.workers
     if ray is None:
         from maskjet.host.devices import choose
         from maskjet.jobs.local import LocalWorkers, choose_streams
 
         if workers is not None:
             raise InputError(f"workers must come with --ray, got {workers} alone. On this machine choose --devices.")
-        places = choose(devices or _every_device(config), config.check_cpu, parse_processes(processes))
+        places = choose(where.devices or _every_device(config), config.check_cpu, parse_processes(where.processes))
         if streams is not None:
             check_count("streams", streams)
         if streams is not None and streams > SEGMENTS_PER_GPU and any(place.device != "cpu" for place in places):
             raise InputError(f"streams must be at most {SEGMENTS_PER_GPU} on a GPU, got {streams}.")
         at_once = streams or choose_streams(places)
         return lambda orders: LocalWorkers(orders, places, at_once)
-    for name, value in (("devices", devices), ("processes", processes), ("streams", streams)):
-        if value not in (None, "auto"):
+    for name in ("devices", "processes", "streams"):
+        if (value := getattr(where, name)) not in (None, "auto"):
             raise InputError(
                 f"{name} must be left out with --ray, which gives each worker its device and cores, got {value!r}. "
                 "Choose --workers."

@@ -121,6 +121,18 @@ def with_tiling(command: Callable[..., None]) -> Callable[..., None]:
     return with_options(command, "tiling", options, lambda given: Tiling(parse_tile(given.pop("tile", None)), **given))
 
 
+def with_panel(name: str, panel: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command one option per field of a dataclass, as annotated there, in place of its parameter `name`."""
+    hints = typing.get_type_hints(panel, include_extras=True)
+    options = {
+        each.name: inspect.Parameter(
+            each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=hints[each.name]
+        )
+        for each in fields(panel)
+    }
+    return lambda command: with_options(command, name, options, lambda given: panel(**given))
+
+
 def make_label_options(given: Mapping[str, Any]) -> LabelOptions:
     """Make `LabelOptions` of the values of options that are given, by name."""
     chosen = dict(given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any
 
@@ -24,6 +24,7 @@ from maskjet.cli.options import (
     switch,
     with_config,
     with_label_options,
+    with_panel,
     with_tiling,
 )
 from maskjet.cli.runs import Run, run_in_turn, run_raster, run_together
@@ -59,6 +60,101 @@ _TRACKING = ("online", "two-pass")
 """Values of `--track`; the first one is that of the option alone."""
 
 
+@dataclass(frozen=True)
+class FrameOptions:
+    """Options that say which frames are read."""
+
+    every: Annotated[int, option("N", "Take one frame in N.", panel=_FRAMES_PANEL)] = 1
+    start: Annotated[
+        str,
+        option(
+            "N|TIME",
+            "First frame to take: its number from 0, or a time such as 12.5s, 1:02 or 1:02:03.5.",
+            panel=_FRAMES_PANEL,
+        ),
+    ] = "0"
+    limit: Annotated[int | None, option("N", "Most frames to take of a source.", panel=_FRAMES_PANEL)] = None
+    video_stream: Annotated[
+        int | None,
+        option(
+            "N",
+            "Which of a file's video streams to take, from 0. Not given: the default one, as FFmpeg does.",
+            panel=_FRAMES_PANEL,
+        ),
+    ] = None
+    side_by_side: Annotated[
+        bool,
+        switch(
+            "--side-by-side",
+            "Read files side by side, too, all at once: a frame of each is in a batch, which is faster on a GPU.",
+            _FRAMES_PANEL,
+        ),
+    ] = False
+    drop_late: Annotated[
+        bool,
+        switch(
+            "--drop-late",
+            "Drop late frames of live sources in favour of the newest one, and count them.",
+            _FRAMES_PANEL,
+        ),
+    ] = False
+    reconnect_for: Annotated[
+        float,
+        option(
+            "SECONDS",
+            "For how long to try to open a live source again that broke off, ended or fell silent; 0 does not try. "
+            "Not given: for ever.",
+            panel=_FRAMES_PANEL,
+            show_default=False,
+        ),
+    ] = math.inf
+    strict: Annotated[bool, switch("--strict", "Exit with 1 if a frame could not be decoded.", _FRAMES_PANEL)] = False
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Options of outputs that say nothing of drawing and labels."""
+
+    no_overwrite: Annotated[
+        bool, switch("--no-overwrite", "Refuse to write where a file is, or a folder with files.", _OUTPUTS_PANEL)
+    ] = False
+    audio: Annotated[
+        bool,
+        switch(
+            "--audio/--no-audio",
+            "Whether annotated video keeps its source's audio, copied and in sync.",
+            _OUTPUTS_PANEL,
+        ),
+    ] = True
+    encoder: Annotated[
+        str,
+        option(
+            "NAME",
+            "Encoder of .mp4, .mkv and .mov: x264; nvenc, the GPU's; or auto, NVENC if it takes the frames.",
+            panel=_OUTPUTS_PANEL,
+            choices=("x264", "nvenc", "auto"),
+        ),
+    ] = "x264"
+    quality: Annotated[
+        int,
+        option(
+            "N",
+            "Quality of annotated video, 1 to 100, alike for all encoders; 12 more are two to three times the bytes.",
+            panel=_OUTPUTS_PANEL,
+        ),
+    ] = 60
+    count: Annotated[
+        list[str] | None,
+        option(
+            "NAME=KIND:NUMBERS",
+            "Count tracks that cross a line of two points in pixels, gate=line:0,9,99,9, or come into, stay in and "
+            "leave a zone of three points or more, yard=zone:0,0,9,0,9,9. The name may be missing; :anchor=center, "
+            ":frames=5 or, for a zone, :share=0.5 of a mask may follow. Implies --track. May be repeated.",
+            panel=_OUTPUTS_PANEL,
+        ),
+    ] = None
+
+
 class RunCommand(TyperCommand):
     """The command, whose option --track may lack its value."""
 
@@ -67,6 +163,8 @@ class RunCommand(TyperCommand):
         return super().parse_args(ctx, [f"--track={_TRACKING[0]}" if word == "--track" else word for word in args])
 
 
+@with_panel("frames", FrameOptions)
+@with_panel("writing", OutputOptions)
 @with_style
 @with_label_options
 @with_tiling
@@ -109,32 +207,7 @@ def run(
     as_json: Annotated[
         bool, switch("--json", "Print the summary as JSON: on stdout, or in one line on stderr with --out -.")
     ] = False,
-    every: Annotated[int, option("N", "Take one frame in N.", panel=_FRAMES_PANEL)] = 1,
-    start: Annotated[
-        str,
-        option(
-            "N|TIME",
-            "First frame to take: its number from 0, or a time such as 12.5s, 1:02 or 1:02:03.5.",
-            panel=_FRAMES_PANEL,
-        ),
-    ] = "0",
-    limit: Annotated[int | None, option("N", "Most frames to take of a source.", panel=_FRAMES_PANEL)] = None,
-    video_stream: Annotated[
-        int | None,
-        option(
-            "N",
-            "Which of a file's video streams to take, from 0. Not given: the default one, as FFmpeg does.",
-            panel=_FRAMES_PANEL,
-        ),
-    ] = None,
-    side_by_side: Annotated[
-        bool,
-        switch(
-            "--side-by-side",
-            "Read files side by side, too, all at once: a frame of each is in a batch, which is faster on a GPU.",
-            _FRAMES_PANEL,
-        ),
-    ] = False,
+    frames: FrameOptions,
     track: Annotated[
         str | None,
         option(
@@ -145,64 +218,8 @@ def run(
         ),
     ] = None,
     tiling: Tiling,
-    drop_late: Annotated[
-        bool,
-        switch(
-            "--drop-late",
-            "Drop late frames of live sources in favour of the newest one, and count them.",
-            _FRAMES_PANEL,
-        ),
-    ] = False,
-    reconnect_for: Annotated[
-        float,
-        option(
-            "SECONDS",
-            "For how long to try to open a live source again that broke off, ended or fell silent; 0 does not try. "
-            "Not given: for ever.",
-            panel=_FRAMES_PANEL,
-            show_default=False,
-        ),
-    ] = math.inf,
-    strict: Annotated[bool, switch("--strict", "Exit with 1 if a frame could not be decoded.", _FRAMES_PANEL)] = False,
     style: Any,
-    no_overwrite: Annotated[
-        bool, switch("--no-overwrite", "Refuse to write where a file is, or a folder with files.", _OUTPUTS_PANEL)
-    ] = False,
-    audio: Annotated[
-        bool,
-        switch(
-            "--audio/--no-audio",
-            "Whether annotated video keeps its source's audio, copied and in sync.",
-            _OUTPUTS_PANEL,
-        ),
-    ] = True,
-    encoder: Annotated[
-        str,
-        option(
-            "NAME",
-            "Encoder of .mp4, .mkv and .mov: x264; nvenc, the GPU's; or auto, NVENC if it takes the frames.",
-            panel=_OUTPUTS_PANEL,
-            choices=("x264", "nvenc", "auto"),
-        ),
-    ] = "x264",
-    quality: Annotated[
-        int,
-        option(
-            "N",
-            "Quality of annotated video, 1 to 100, alike for all encoders; 12 more are two to three times the bytes.",
-            panel=_OUTPUTS_PANEL,
-        ),
-    ] = 60,
-    count: Annotated[
-        list[str] | None,
-        option(
-            "NAME=KIND:NUMBERS",
-            "Count tracks that cross a line of two points in pixels, gate=line:0,9,99,9, or come into, stay in and "
-            "leave a zone of three points or more, yard=zone:0,0,9,0,9,9. The name may be missing; :anchor=center, "
-            ":frames=5 or, for a zone, :share=0.5 of a mask may follow. Implies --track. May be repeated.",
-            panel=_OUTPUTS_PANEL,
-        ),
-    ] = None,
+    writing: OutputOptions,
     label_options: LabelOptions,
     config: EngineConfig,
     depth: DepthOption = 2,
@@ -236,10 +253,10 @@ def run(
         summary.show(as_json=as_json, stdout_is_taken=False)
         return
     counters: Any = ()
-    if count:
+    if writing.count:
         from maskjet.tracking import parse_counters
 
-        counters = parse_counters(count)
+        counters = parse_counters(writing.count)
     kinds = {kind_of(out): shown_name(out) for out in outs}
     if track not in (None, *_TRACKING):
         raise InputError(f"track must be two-pass, or have no value, got {track!r}.")
@@ -250,9 +267,11 @@ def run(
         raise InputError(f"out must go with --count where it gets events, got {kinds['events']!r} without.")
     drawing, mask_pixels = style()
     check_drawn(drawing, outs, shows=show)
-    opening = check_opening(every, start, limit, reconnect_for, video_stream=video_stream)
+    opening = check_opening(
+        frames.every, frames.start, frames.limit, frames.reconnect_for, video_stream=frames.video_stream
+    )
     is_live = any(stream_named(each) is not None for each in source)
-    is_together = side_by_side or (len(source) > 1 and is_live)
+    is_together = frames.side_by_side or (len(source) > 1 and is_live)
     if track == "two-pass" and (is_live or is_together):
         raise InputError(
             "track must be without two-pass for cameras, URLs and sources that are read side by side, as they are read "
@@ -266,7 +285,7 @@ def run(
         streaming={
             "depth": depth,
             "batch": batch,
-            "drop_late": drop_late,
+            "drop_late": frames.drop_late,
             "threshold": by_class or None,
             "track": tracks,
             **asdict(tiling),
@@ -275,13 +294,13 @@ def run(
         style=drawing,
         counters=counters,
         writing={
-            "with_audio": audio,
+            "with_audio": writing.audio,
             "label_options": label_options,
             "mask_pixels": mask_pixels,
-            "encoder": encoder,
-            "quality": quality,
+            "encoder": writing.encoder,
+            "quality": writing.quality,
             "selection": opening.selection,
-            "overwrite": not no_overwrite,
+            "overwrite": not writing.no_overwrite,
         },
         shows=show,
     )
@@ -297,5 +316,5 @@ def run(
         raise typer.Exit(signals.exit_code(job.stop.number))
     if job.summary.failed:
         raise typer.Exit(_EXIT_FAILED)
-    if strict and job.summary.bad_frames:
+    if frames.strict and job.summary.bad_frames:
         raise typer.Exit(_EXIT_STRICT)

@@ -26,7 +26,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png")
 """Suffixes of annotated images."""
 IMAGES = "images"
 """Sub-folder for a data set's images, as trainers expect it."""
-_COMMON = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")  # that trainers and other tools read
+_COMMON = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")  # formats that other tools read, too
 FileId = tuple[int, int]
 """Device and inode numbers, which identify a file."""
 

@@ -108,7 +108,7 @@ class Window(Sink):
         height, width = image.shape[:2]
         data = b"P6 %d %d 255 " % (width, height) + image.tobytes()
         with self._guarded():
-            self._image = self._tk.PhotoImage(master=self._root, data=data, format="PPM")  # Tk keeps no reference
+            self._image = self._tk.PhotoImage(master=self._root, data=data, format="PPM")  # kept: Tk has no reference
             self._label.configure(image=self._image)
         self._update()
 

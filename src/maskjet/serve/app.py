@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def create_app(
     models: Mapping[str, Model], settings: Settings | None = None, siblings: Siblings | None = None
 ) -> FastAPI:
-    """Make the application that serves loaded models; its state is `app.state.service`.
+    """Create the ASGI application for loaded models; its state is `app.state.service`.
 
     Its lifespan starts and ends the threads that call the models. The caller closes the models.
 
@@ -63,7 +63,7 @@ def create_app(
         summary="Instance masks from images.",
         description=live.DESCRIPTION,
         lifespan=lifespan,
-        docs_url=None,  # Swagger UI is fetched from elsewhere
+        docs_url=None,  # Swagger UI would load scripts from a CDN
         redoc_url=None,
     )
     app.state.service, app.state.sources, app.state.siblings = service, sources, siblings
@@ -73,12 +73,12 @@ def create_app(
     app.add_exception_handler(HTTPException, _answer_problem)  # `Guard` answers other errors
     app.add_middleware(_Shortcut)
     app.add_middleware(Guard, service=service)
-    app.add_middleware(RequestCounter, metrics=service.metrics)  # the one added last is the outermost
+    app.add_middleware(RequestCounter, metrics=service.metrics)  # added last, so the outermost
     return app
 
 
 class _Shortcut:
-    """Calls the routes that find things directly, as FastAPI's routing takes longer than their own Python.
+    """Calls the inference routes directly, as FastAPI's routing takes longer than their own Python code.
 
     FastAPI still has the routes, for the OpenAPI document and for requests below a prefix.
     """

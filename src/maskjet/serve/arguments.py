@@ -33,21 +33,21 @@ _SWITCHES = {"true": True, "false": False}
 
 @dataclass(frozen=True)
 class ReplicaConfig:
-    """The models, engine and settings of each replica."""
+    """Configuration of a replica: models, engine and settings."""
 
     models: dict[str, str]
-    """Models as `maskjet.load` takes them, by name."""
+    """Model arguments of `maskjet.load`, by name."""
     weights: str | None
-    """Checkpoint of the only model."""
+    """Path of the checkpoint if there is a single model; None otherwise."""
     engine: dict[str, Any]
-    """The given fields of `EngineConfig`."""
+    """Fields of `EngineConfig` that were given."""
     settings: Settings
-    """Limits, and the token if the environment that builds the application has it."""
+    """Limits of the service, and the token if it is in the environment that builds the application."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How many replicas there are, and the resources of each."""
+    """Number of replicas, and resources per replica."""
 
     replicas: int = 1
     num_gpus: float | None = None
@@ -129,7 +129,7 @@ def _convert_all(args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kinds(cls: type, names: Iterable[str]) -> dict[str, type]:
-    """Types of a dataclass' fields by name: bool, int, float, str, or tuple for several texts."""
+    """Types of a dataclass's fields by name: bool, int, float, str, or tuple for several texts."""
     hints, found = typing.get_type_hints(cls), {}
     for name in names:
         hint = hints[name]

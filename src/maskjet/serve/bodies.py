@@ -1,4 +1,4 @@
-"""Bodies of requests: read within limits, split into images, and decoded in threads."""
+"""Request bodies: read within limits, split into images, decode in threads."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from maskjet.serve.tickets import Image, WholeJPEG
 from maskjet.sources.image_headers import stated_size_hw
 from maskjet.sources.images import decode_image
 
-_UNNAMED = (b"", b"application/octet-stream", b"application/x-www-form-urlencoded")  # the last is curl's own
+_UNNAMED = (b"", b"application/octet-stream", b"application/x-www-form-urlencoded")  # the last is curl's default
 
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """One image of a request, as the content of an image file."""
+    """An encoded image of a request."""
 
     data: bytes
-    """The content, unchecked."""
+    """Content of an image file, unchecked."""
     title: str = "the body"
-    """Its name in error messages."""
+    """Name of the image in error messages."""
     name: str = ""
-    """The client's name of a multipart part; empty for other images."""
+    """Name of the multipart part, given by the client; empty for other images."""
 
 
 async def read(request: Request) -> bytes:
@@ -53,7 +53,7 @@ async def read(request: Request) -> bytes:
 
 
 def split(content_type: str, body: bytes, most: int) -> list[EncodedImage]:
-    """The images of a body: the parts of multipart/form-data, at most `most`, else the body itself.
+    """Split a body into images: parts of multipart/form-data, at most `most`, or else the body itself.
 
     Raises:
         ProblemError: 400, the body is malformed or empty; 413, it has too many parts; 415, it is no image.
@@ -94,7 +94,7 @@ def _split_form(boundary: bytes, body: bytes, most: int) -> list[EncodedImage]:
             lambda file: add(file.file_name or file.field_name, cast(BytesIO, file.file_object).getvalue()),
             lambda: ends.append(True),
             boundary,
-            config={"MAX_MEMORY_FILE_SIZE": len(body)},  # nothing goes to the disk
+            config={"MAX_MEMORY_FILE_SIZE": len(body)},  # keep all parts in memory
         )
         parser.write(body)
         parser.finalize()
@@ -108,7 +108,7 @@ def _split_form(boundary: bytes, body: bytes, most: int) -> list[EncodedImage]:
 def decoders(
     service: Service, images: Sequence[EncodedImage], reservation: Reservation
 ) -> list[Callable[[], Image | WholeJPEG]]:
-    """Functions for `Dispatcher.predict_all` that decode images, or find that the GPU may; memory is reserved before.
+    """Functions that reserve memory, then decode an image or mark it for the GPU; see `Dispatcher.predict_all`.
 
     They raise:
         ProblemError: 413, the image is too large; 429, the memory is taken.

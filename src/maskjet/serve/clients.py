@@ -1,4 +1,4 @@
-"""Cancelling work for clients that disconnect before they are answered."""
+"""Cancel work for clients that disconnect before they are answered."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from starlette.types import Receive
 from maskjet.serve.problems import GoneError
 
 _R = TypeVar("_R")
-_QUICK_S = 0.02  # most work takes less, and is spared the second task
+_QUICK_S = 0.02  # most work is faster, and needs no second task
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, _R]) -> _R:
-    """Do work for a client whose request has been read; a disconnect cancels it.
+    """Run work for a client whose request has been read; a disconnect cancels it.
 
     Raises:
         GoneError: The client has gone.

@@ -1,4 +1,4 @@
-"""Uvicorn's protocols with limits: each connection's bytes are bounded, and each of its states has a deadline.
+"""Uvicorn's protocols with limits: bytes per connection, and a deadline for each of its states.
 
 | State | Ends after |
 |---|---|
@@ -25,29 +25,29 @@ from maskjet.serve import problems
 from maskjet.serve.settings import Settings
 
 SPARE = 16
-"""Connections beyond the limit, kept for health probes."""
+"""Number of connections beyond the limit, reserved for health probes."""
 _HEADER_BYTES = 2**16
-_FRAMING_BYTES = 16  # of a chunk's size, at most
-_FRAMES = 4096  # of a WebSocket: fragments, pings and pongs
-_FED_BYTES = 2**12  # of a WebSocket at a time, which may be hundreds of frames
+_FRAMING_BYTES = 16  # most bytes of a chunk's size line
+_FRAMES = 4096  # most WebSocket frames without a message: fragments, pings, pongs
+_FED_BYTES = 2**12  # bytes of a WebSocket to parse at a time; may be hundreds of frames
 
 
 def protocols(limits: Settings, *bases: type) -> tuple[type[_Http], type[_WebSocket]]:
-    """The classes for HTTP and WebSockets of a server with these limits; `bases` are mixins."""
+    """Create HTTP and WebSocket protocol classes with these limits; `bases` are mixins."""
     http = type("Http", (*bases, _Http), {"limits": limits})
     return http, type("WebSocket", (*bases, _WebSocket), {"limits": limits})
 
 
 class _AbortsStalled(asyncio.Protocol):
-    """Aborts connections whose client does not read, as their answers would fill memory and hold a place."""
+    """Aborts connections whose client stops reading, which would hold memory and a connection slot."""
 
     limits = Settings()
-    """Overridden in a subclass per server, as uvicorn makes the instances."""
+    """Set in a subclass per server, since uvicorn creates the instances."""
     _stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        transport.set_write_buffer_limits(0)  # any unsent byte pauses writing, also the last answer's
+        transport.set_write_buffer_limits(0)  # any unsent byte pauses writing, even after the last answer
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -69,9 +69,9 @@ class _AbortsStalled(asyncio.Protocol):
 
 
 class _WebSocket(_AbortsStalled, WebSocketsSansIOProtocol):
-    """Uvicorn's WebSockets with a limit on frames that carry no message, and an answer to a wrong handshake."""
+    """Uvicorn's WebSockets with a limit on control frames and fragments, and answers to bad handshakes."""
 
-    _frames = 0  # since the application had read all messages
+    _frames = 0  # frames since the application last read all messages
 
     def data_received(self, data: bytes) -> None:
         for start in range(0, len(data), _FED_BYTES):
@@ -115,7 +115,7 @@ class _Http(_AbortsStalled, HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
-        if self._timer is None and self._is_idle:  # even if the bytes begin no request
+        if self._timer is None and self._is_idle:  # also for bytes that are no request
             self._expect_headers()
         self._excess += len(data)
         try:
@@ -131,7 +131,7 @@ class _Http(_AbortsStalled, HttpToolsProtocol):
                 cause = error.__context__
                 invalid = problems.bad_request("The request must be HTTP/1.1, it is not.")
                 self._refuse(cause if isinstance(cause, problems.ProblemError) else invalid)
-            else:  # after the request
+            else:  # garbage after a complete request
                 self.cycle.keep_alive = False
             return
         if self._excess > _HEADER_BYTES:
@@ -139,11 +139,11 @@ class _Http(_AbortsStalled, HttpToolsProtocol):
 
     @property
     def _is_idle(self) -> bool:
-        """Whether no request is under way whose headers have come."""
+        """Whether no request is in progress; one whose headers are incomplete does not count."""
         return self.cycle is None or self.cycle.response_complete
 
     def _ignore_upgrade(self, rest: bytes) -> None:
-        """Parse a request to upgrade to another protocol again, as one of HTTP; httptools would skip its body."""
+        """Parse a request for an unknown upgrade again, as plain HTTP; httptools would skip its body."""
         version = self.parser.get_http_version().encode()
         head = [self.parser.get_method(), b" ", self.url, b" HTTP/", version, b"\r\n"]
         for name, value in self.headers:
@@ -154,7 +154,7 @@ class _Http(_AbortsStalled, HttpToolsProtocol):
         self.data_received(b"".join([*head, b"\r\n", rest]))
 
     def _should_upgrade(self) -> bool:
-        return True  # uvicorn's callbacks leave a request that offers any protocol to `data_received`
+        return True  # leaves all upgrade requests to `data_received`
 
     def on_message_begin(self) -> None:
         if not self._is_idle:
@@ -187,7 +187,7 @@ class _Http(_AbortsStalled, HttpToolsProtocol):
         self._refuse(problems.ProblemError(408, "too-slow", detail))
 
     def _refuse(self, problem: problems.ProblemError) -> None:
-        """Answer without the application, unless it has begun to, and close the connection."""
+        """Answer with a problem, unless the application has begun to answer, and close the connection."""
         self._stop_timer()
         if self.transport.is_closing():
             return
@@ -202,12 +202,12 @@ def _too_large() -> problems.ProblemError:
 
 
 def too_many(limits: Settings) -> problems.ProblemError:
-    """The problem of a connection beyond the limit."""
+    """Problem details for a connection beyond the limit."""
     return problems.unavailable(f"The service has {limits.connections} connections already.")
 
 
 def refusal(problem: problems.ProblemError) -> bytes:
-    """The bytes of an answer after which the connection is closed."""
+    """Encode a problem as a raw HTTP response that closes the connection."""
     body = problem.body()
     lines = (
         f"HTTP/1.1 {problem.status} {problem.as_dict()['title']}",

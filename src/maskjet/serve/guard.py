@@ -1,4 +1,4 @@
-"""Authentication and limits: a pure ASGI middleware that checks each request before any work.
+"""Authentication and limits: ASGI middleware that checks each request before any work.
 
 Order: shutting down, concurrent requests, token, Origin, Content-Length. Then the body's bytes and seconds are limited
 while a route reads it. The body of a refused request is not read.
@@ -29,20 +29,20 @@ from maskjet.serve.settings import Settings
 from maskjet.serve.siblings import is_from_sibling
 
 COOKIE = "maskjet_session"
-"""Name of the cookie that stands for the token."""
+"""Name of the session cookie, which replaces the token."""
 HEALTH = frozenset({"/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready"})
-"""Paths for health probes: answered while draining, above the limits, and without a token."""
+"""Paths of health probes: answered while draining, beyond the limits, and without a token."""
 OPEN = HEALTH | {"/", "/docs", "/openapi.json"}
 """Paths that need no token, as they show no images or models."""
 OPEN_FOLDER = "/page/"
 """Prefix of the page's own files, which need no token."""
 _LINGER_S, _LINGER_BYTES = 1.0, 2**23
-_MOST_DIGITS = 18  # Python refuses to parse thousands
+_MOST_DIGITS = 18  # limit: Python refuses to parse thousands
 _log = logging.getLogger("maskjet.serve")
 
 
 def cookie_of(token: str) -> str:
-    """The value of the cookie that stands for a token: a keyed hash, which does not reveal it."""
+    """Value of the session cookie for a token: a keyed hash, which does not reveal it."""
     return hmac.new(token.encode(), b"maskjet session", hashlib.sha256).hexdigest()
 
 
@@ -67,11 +67,11 @@ class Guard:
                     self._check(scope)
                 await self._app(scope, guarded.receive, guarded.send)
             except asyncio.CancelledError:
-                if self._service.is_closed:  # the request took longer than `drain_s`
+                if self._service.is_closed:  # request exceeded `drain_s`
                     await guarded.refuse(problems.unavailable("The service is shutting down."))
                 raise
             except problems.GoneError:
-                await guarded.refuse(problems.ProblemError(499, "gone", "The client went away."))  # nobody reads it
+                await guarded.refuse(problems.ProblemError(499, "gone", "The client went away."))  # for the log only
             except Exception as error:
                 await guarded.refuse(problems.to_problem(error))
             finally:
@@ -86,7 +86,7 @@ class Guard:
                 raise problems.unavailable(f"The service has {self._settings.connections} requests under way.")
             try:
                 self._access.check(scope, headers, is_open=path in OPEN or path.startswith(OPEN_FOLDER))
-            except ValueError:  # of urlsplit
+            except ValueError:  # raised by urlsplit
                 raise problems.bad_request("Host and Origin must be those of URLs, they are not.") from None
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdecimal()):
@@ -130,7 +130,7 @@ class AccessControl:
             )
 
     def _check_address(self, scope: Scope) -> None:
-        """Refuse connections to an address that is not loopback; a Unix socket has none."""
+        """Refuse connections to a non-loopback address; Unix sockets have no address."""
         address, _ = scope.get("server") or ("localhost", None)
         if not self._is_own(address):
             raise problems.ProblemError(
@@ -141,7 +141,7 @@ class AccessControl:
             )
 
     def _check_host(self, headers: Headers) -> None:
-        """Refuse names of this machine that are not loopback's: DNS rebinding."""
+        """Refuse Host headers that are not loopback names, against DNS rebinding."""
         name = urlsplit(f"//{headers.get('host', '')}").hostname or ""
         if not self._is_own(name):
             raise problems.ProblemError(
@@ -153,7 +153,7 @@ class AccessControl:
 
     @staticmethod
     def _check_origin(headers: Headers) -> None:
-        """Refuse requests of other sites' pages."""
+        """Refuse cross-origin requests."""
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != headers.get("host"):
             raise problems.ProblemError(
@@ -162,12 +162,12 @@ class AccessControl:
 
 
 def _digest(text: str) -> bytes:
-    """A digest, so that comparing takes the same time for texts of all lengths."""
+    """Digest of a text, for comparison in constant time at any length."""
     return hashlib.sha256(text.encode(errors="surrogateescape")).digest()
 
 
 def _subprotocol(headers: Headers) -> str:
-    """The token in a WebSocket's subprotocols, the only header that a page can set; empty without one."""
+    """Token from the subprotocols of a WebSocket, the only header that a page can set; "" without one."""
     for protocol in headers.get("sec-websocket-protocol", "").split(","):
         kind, _, encoded = protocol.strip().partition(".")
         if kind == "bearer":
@@ -179,7 +179,7 @@ def _subprotocol(headers: Headers) -> str:
 
 
 def _cookie(headers: Headers) -> str:
-    """The value of our cookie; others are not parsed, as Python's parser takes quadratic time."""
+    """Value of the session cookie; Python's cookie parser takes quadratic time."""
     for cookie in reversed(headers.get("cookie", "").split(";")):
         name, _, value = cookie.strip().partition("=")
         if name == COOKIE:
@@ -188,7 +188,7 @@ def _cookie(headers: Headers) -> str:
 
 
 class _GuardedRequest:
-    """The ASGI messages of one request: limits its body, and closes the connection if the body is not read."""
+    """ASGI channel of one request: limits its body, and closes the connection if the body was not read."""
 
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, settings: Settings, reservation: Reservation
@@ -203,7 +203,7 @@ class _GuardedRequest:
         self._is_answered = False
 
     async def receive(self) -> Message:
-        """The next message; raises ProblemError if the body is too large or too slow."""
+        """Receive the next message; raises ProblemError if the body is too large or too slow."""
         if self._is_read:
             return await self._receive()
         try:
@@ -235,7 +235,7 @@ class _GuardedRequest:
         await self._send(message)
 
     async def _linger(self) -> None:
-        """Read on for a moment, as a client that still sends would see a reset connection instead of the answer."""
+        """Discard input for a moment; else a client that still sends sees a reset instead of the answer."""
         dropped = 0
         with suppress(TimeoutError):
             async with asyncio.timeout(_LINGER_S):
@@ -246,7 +246,7 @@ class _GuardedRequest:
                         return
 
     async def refuse(self, problem: problems.ProblemError) -> None:
-        """Answer with a problem, if nothing was answered yet."""
+        """Answer with a problem, unless the response has started."""
         if self._is_answered:
             _log.warning("a response broke off: %s", problem)
             raise problem

@@ -55,7 +55,7 @@ class Metrics:
         self.registry.register(_OnScrape(lambda: _collect_sources(states())))
 
     async def watch_loop(self) -> None:
-        """Measure how late the event loop is, until cancelled."""
+        """Measure the lag of the event loop, until cancelled."""
         loop, most = asyncio.get_running_loop(), 0.0
         while True:
             due = loop.time() + _BEAT_S
@@ -73,18 +73,18 @@ class Metrics:
 
 
 class _OnScrape(Collector):
-    """Metrics that a function reads at each scrape."""
+    """Collector whose metrics are computed by a function at each scrape."""
 
     def __init__(self, collect: Callable[[], Iterator[Metric]]) -> None:
         self._collect = collect
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics now."""
+        """Compute the metrics."""
         return self._collect()
 
 
 def merge(texts: Mapping[str, str], label: str) -> bytes:
-    """Join metrics in Prometheus' text format, by origin, which a label of each sample then tells."""
+    """Merge texts in Prometheus' format by origin; each sample gets the origin as a label."""
     families: dict[str, Metric] = {}
     for origin, text in texts.items():
         for family in text_string_to_metric_families(text):
@@ -145,7 +145,7 @@ def _gpu_memory(devices: Iterable[str]) -> Metric:
 
 
 class RequestCounter:
-    """Counts requests by route and outcome; the outermost ASGI middleware."""
+    """Outermost ASGI middleware: counts requests by route and outcome."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
@@ -166,7 +166,7 @@ class RequestCounter:
         try:
             await self._app(scope, receive, watch)
         finally:
-            route = getattr(scope.get("route"), "path", "other")  # never a client's own text
+            route = getattr(scope.get("route"), "path", "other")  # never text from clients
             self._metrics.requests.labels(route, "gone" if outcome == "499" else outcome).inc()
 
 

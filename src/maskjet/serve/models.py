@@ -10,7 +10,7 @@ from maskjet.errors import InputError
 
 
 def parse_models(given: Sequence[str], weights: object = None) -> dict[str, str]:
-    """Models by name, of values of `--model` or `model=`; raises InputError if names or weights don't fit."""
+    """Parse `--model` or `model=` values to models by name; raises InputError for invalid names or weights."""
     models: dict[str, str] = {}
     for text in given:
         name, separator, model = text.partition("=")

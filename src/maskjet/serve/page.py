@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse
 from starlette.staticfiles import StaticFiles
 
 router = APIRouter(include_in_schema=False)
-mimetypes.add_type("image/webp", ".webp")  # which Python knows from 3.13 on
+mimetypes.add_type("image/webp", ".webp")  # known to Python from 3.13 on
 
 # Scripts and styles from this server alone, none inline; no HTML from strings (trusted types). The user's pictures and
 # videos are blobs. connect-src 'self' includes this server's WebSocket.
@@ -71,7 +71,7 @@ async def docs(request: Request) -> HTMLResponse:
 
 
 def _to_html(text: str) -> Markup:
-    """HTML of the little Markdown that descriptions have: paragraphs, code and emphasis."""
+    """Convert the Markdown of descriptions to HTML: paragraphs, code and emphasis."""
     html = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))
     return Markup(re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", html).replace("\n\n", "<p>"))
 

@@ -17,7 +17,7 @@ from maskjet.errors import DeviceError, InputError, SourceError, UnsupportedErro
 MEDIA_TYPE = "application/problem+json"
 PROTOCOL = "/v2"
 """Path prefix of the Open Inference Protocol."""
-_GONE = 499  # as nginx counts clients that disconnected
+_GONE = 499  # nginx's code for disconnected clients
 _log = logging.getLogger("maskjet.serve")
 
 
@@ -57,7 +57,7 @@ class ProblemError(Exception):
         return json.dumps(self.as_dict()).encode()
 
     def response(self, path: str = "") -> Response:
-        """The answer to a request of this path; the Open Inference Protocol has its own form of errors."""
+        """HTTP response for a request path; the Open Inference Protocol has its own error format."""
         if path != PROTOCOL and not path.startswith(f"{PROTOCOL}/"):
             return Response(self.body(), self.status, self.headers, MEDIA_TYPE)
         detail = self.detail
@@ -70,7 +70,7 @@ class ProblemError(Exception):
 
 
 class GoneError(Exception):
-    """The client has disconnected before it was answered."""
+    """The client disconnected before it was answered."""
 
 
 def bad_request(detail: str) -> ProblemError:

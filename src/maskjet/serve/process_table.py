@@ -1,4 +1,4 @@
-"""Memory that the processes of a service share: who serves, who is alive, and how many connections each has."""
+"""Shared memory of worker processes: readiness, liveness and connection count of each."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import mmap
 import os
 import time
 
-_ALIVE_S = 1.0  # a process whose event loop has not turned for longer gets no connections
+_ALIVE_S = 1.0  # seconds without a heartbeat after which a worker gets no connections
 
 
 class Row(ctypes.Structure):
-    """What one process tells the others. Only that process writes it while it runs, so there is no lock."""
+    """Status of one worker, shared with the others; written only by that worker, so without a lock."""
 
     _fields_ = (
         ("is_ready", ctypes.c_int64),  # 1 once its models have answered frames
-        ("turned_ns", ctypes.c_int64),  # when its event loop has turned last; 0 if it accepts no connections
-        ("connections", ctypes.c_int64),  # open ones, of clients
-        ("is_full", ctypes.c_int64),  # 1 while it can take no connection
-        ("port", ctypes.c_int64),  # of 127.0.0.1, where the other processes reach it
+        ("turned_ns", ctypes.c_int64),  # last heartbeat of its event loop; 0 if it accepts no connections
+        ("connections", ctypes.c_int64),  # open client connections
+        ("is_full", ctypes.c_int64),  # 1 while it is out of descriptors
+        ("port", ctypes.c_int64),  # port on 127.0.0.1 for requests of other workers
     )
 
     @property
@@ -28,16 +28,16 @@ class Row(ctypes.Structure):
 
     @property
     def still_s(self) -> float:
-        """Seconds since its event loop has turned."""
-        return (time.monotonic_ns() - self.turned_ns) / 1e9  # one clock for all processes
+        """Seconds since the last heartbeat of the worker's event loop."""
+        return (time.monotonic_ns() - self.turned_ns) / 1e9  # the monotonic clock is system-wide
 
     def turn(self) -> None:
-        """Note that the event loop turns."""
+        """Record a heartbeat of the event loop."""
         self.turned_ns = time.monotonic_ns()
 
 
 class ProcessTable:
-    """A row for each process of a service, by its number; in a new file, or in that of an inherited descriptor."""
+    """Shared table with a row per worker, in a new memory file or that of an inherited descriptor."""
 
     def __init__(self, count: int, descriptor: int | None = None) -> None:
         size = ctypes.sizeof(Row) * (count + 1)
@@ -49,22 +49,22 @@ class ProcessTable:
 
     @property
     def were_all_ready(self) -> bool:
-        """Whether all processes have been ready at once; from then on the service is ready."""
+        """Whether all workers were ready at the same time once; from then on the service is ready."""
         return bool(self._service.is_ready)
 
     def note_all_ready(self) -> None:
-        """From now on all were ready."""
+        """Record that all workers are ready."""
         self._service.is_ready = 1
 
     def clear(self, number: int) -> None:
-        """Empty the row of a process that has ended."""
+        """Reset the row of an ended worker."""
         ctypes.memset(ctypes.addressof(self.rows[number]), 0, ctypes.sizeof(Row))
 
     def count_connections(self) -> int:
-        """Open connections of all processes."""
+        """Number of open connections of all workers."""
         return sum(row.connections for row in self.rows)
 
     def has_fewest(self, number: int) -> bool:
-        """Whether no other process that accepts connections has fewer than this one."""
+        """Whether no other accepting worker has fewer connections than this one."""
         mine = self.rows[number].connections
         return all(row.connections >= mine or not row.is_alive or row.is_full for row in self.rows)

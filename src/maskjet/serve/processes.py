@@ -1,4 +1,4 @@
-"""A service of several processes behind one port: this supervisor starts a worker per place, and again if it ends.
+"""Supervisor of a multi-process service behind one port: starts and restarts a worker per place.
 
 The supervisor opens the port, loads no model and accepts no connection: `worker` does.
 """
@@ -33,8 +33,8 @@ from maskjet.serve.settings import Settings
 from maskjet.serve.worker import WorkerConfig
 
 _TICK_S = 0.05
-_HUNG_S = 30.0  # a worker whose event loop has not turned for longer is killed
-_END_S = 12.0  # for threads and models to end, after `Settings.drain_s`
+_HUNG_S = 30.0  # seconds without a heartbeat after which a worker is killed
+_END_S = 12.0  # time for threads and models to end after `Settings.drain_s`
 _KINDS = {
     kind.__name__: kind
     for kind in (errors.InputError, errors.CheckpointError, errors.UnsupportedError, errors.MissingDependencyError)
@@ -51,7 +51,7 @@ def serve(
     weights: Path | None = None,
     announce: Callable[[str], None],
 ) -> None:
-    """Serve models by name with one worker per place until SIGTERM, SIGINT or SIGHUP; see `server.run`.
+    """Serve models with one worker per place until SIGTERM, SIGINT or SIGHUP; see `server.run`.
 
     Each worker runs them on the device of its place. `Settings.connections` limits all workers together, other limits
     each; worker 0 has the sources. `announce` is called with the URL once all are ready.
@@ -93,20 +93,20 @@ class _Worker:
     place: Place
     process: subprocess.Popen[bytes]
     file: BinaryIO
-    """Its configuration, and in the end its error."""
+    """File with the worker's configuration, overwritten by its error when it fails."""
     starts: int
-    """Restarts before."""
+    """Number of previous restarts."""
     deadline: float = math.inf
-    """When it is killed, on the monotonic clock; set once it drains."""
+    """Monotonic time at which the worker is killed; infinite until it drains."""
 
     def failure(self) -> tuple[str, str] | None:
-        """Kind and message of the error that it ended with, if it told."""
+        """Type and message of the worker's final error; None if it wrote none."""
         self.file.seek(0)
         told = json.loads(self.file.readline())
         return (told[0], told[1]) if isinstance(told, list) else None
 
     def end(self) -> str:
-        """How it ended, for messages."""
+        """Describe how the worker ended, for messages."""
         if (failure := self.failure()) is not None:
             return f"failed: {failure[1]}"
         return children.tell(self.process.returncode)
@@ -165,7 +165,7 @@ class _Supervisor:
         self._workers[place.number] = _Worker(place, process, file, starts)
 
     def _step(self) -> None:
-        """Look after the workers."""
+        """Restart ended workers, kill hung ones, and announce or drain the service."""
         for number, worker in list(self._workers.items()):
             row, now = self._table.rows[number], time.monotonic()
             if worker.process.poll() is not None:
@@ -174,7 +174,7 @@ class _Supervisor:
                 _log.warning("%s has not ended in time and is ended", worker.place)
                 worker.process.kill()
                 worker.deadline = now + self._patience_s
-            elif worker.deadline == math.inf and row.is_ready and not row.turned_ns:  # it drains, as its device failed
+            elif worker.deadline == math.inf and row.is_ready and not row.turned_ns:  # draining after a device failure
                 worker.deadline = now + self._patience_s
             elif worker.deadline == math.inf and row.is_ready and row.still_s > _HUNG_S:
                 _log.error("%s has not answered for %g s and is ended", worker.place, _HUNG_S)
@@ -187,7 +187,7 @@ class _Supervisor:
             self._announce()
 
     def _replace(self, worker: _Worker) -> None:
-        """Start a worker that has ended again, unless the service ends or it was not ready yet."""
+        """Restart an ended worker; if it was never ready, the service fails instead."""
         place, was_ready = worker.place, self._table.rows[worker.place.number].is_ready
         del self._workers[place.number]
         self._table.clear(place.number)
@@ -199,7 +199,7 @@ class _Supervisor:
                 self._fail(_error_of(worker))
 
     def _drain(self) -> None:
-        """Let all workers drain, within a bounded time; see `server.Server.shutdown`."""
+        """Drain all workers within a bounded time; see `server.Server.shutdown`."""
         if self._listener.fileno() != -1:
             self._listener.close()
             for worker in self._workers.values():
@@ -207,7 +207,7 @@ class _Supervisor:
                 worker.deadline = time.monotonic() + self._patience_s
 
     def _fail(self, error: MaskjetError) -> None:
-        """End the service, which then raises this error."""
+        """End the service; `run` then raises this error."""
         self._error, self._is_ending = self._error or error, True
 
     def _signals(self) -> AbstractContextManager[None]:
@@ -218,13 +218,13 @@ class _Supervisor:
                 for worker in self._workers.values():
                     worker.process.kill()
                 os._exit(128 + number)
-            self._is_signalled = self._is_ending = True  # a worker that ends from now on is not a failure
+            self._is_signalled = self._is_ending = True  # workers that end from now on have not failed
 
         return process.handling_signals(end)
 
 
 def _error_of(worker: _Worker) -> MaskjetError:
-    """The error of a worker that ended before it was ready."""
+    """Rebuild the error of a worker that ended before it was ready."""
     failure = worker.failure()
     if failure is not None and failure[0] in _KINDS:
         return _KINDS[failure[0]](failure[1])

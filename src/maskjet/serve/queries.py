@@ -20,8 +20,8 @@ from maskjet.serve.v1_schemas import TEXT
 from maskjet.tiling.layout import UNCUT, Tiling, parse_tile
 
 Masks = Literal["rle", "polygons", "none"]
-"""Form of the masks in an answer."""
-_MOST_KEPT = 1000  # bytes of a query that is kept parsed
+"""Format of masks in an answer."""
+_MOST_KEPT = 1000  # longest query string to cache, in bytes
 
 _PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
     "threshold": (
@@ -53,18 +53,18 @@ PARAMETERS = [
 
 @dataclass(frozen=True)
 class Query:
-    """The parameters of a request, checked."""
+    """Validated query parameters of a request."""
 
     dispatcher: Dispatcher
     """The model's dispatcher."""
     options: Options
     """Threshold, classes, most detections and tiles."""
     masks: Masks
-    """Form of the masks."""
+    """Format of masks in the answer."""
     tolerance: float = 0.0
-    """Pixels by which outlines may be off."""
+    """Tolerance of polygons in pixels."""
     is_tracked: bool = False
-    """Whether the frames of a stream are tracked."""
+    """Whether to track instances across the frames of a stream."""
 
 
 def parse_query(text: bytes, service: Service, *, is_stream: bool = False) -> Query:
@@ -81,9 +81,9 @@ def parse_query(text: bytes, service: Service, *, is_stream: bool = False) -> Qu
     return Query(dispatcher, options, masks, tolerance, is_tracked)
 
 
-@lru_cache(256)  # most clients send the same one with every image
+@lru_cache(256)  # most clients repeat the same query
 def _parse(text: bytes, default: Settings, is_stream: bool) -> tuple[str | None, Options, Masks, float, bool]:
-    """The model's name, and the other fields of a `Query`."""
+    """Parse a query string: the model's name, and the other fields of `Query`."""
     given = QueryParams(text)
     for name in given:
         if name not in _PARAMETERS and not (is_stream and name == "track"):
@@ -112,7 +112,7 @@ def _parse(text: bytes, default: Settings, is_stream: bool) -> tuple[str | None,
 
 
 def _parse_threshold(texts: Sequence[str]) -> float | tuple[tuple[str, float], ...] | None:
-    """A number, or name=value once for each class."""
+    """Parse a threshold: a number, or name=value once for each class."""
     if not texts:
         return None
     try:
@@ -129,7 +129,7 @@ def _parse_threshold(texts: Sequence[str]) -> float | tuple[tuple[str, float], .
 
 
 def _parse_tiling(given: QueryParams, default: Settings) -> Tiling:
-    """The tiling of a query, with the service's settings as defaults; `full` is checked."""
+    """Tiling from query parameters, with the service's settings as defaults."""
     tile, overlap = given.get("tile", default.tile), given.get("overlap")
     if overlap is not None and not re.fullmatch(r"\d(\.\d{1,17})?", overlap, re.ASCII):
         raise problems.bad_request(f"overlap must be a number 0..0.9, got {overlap!r}.")

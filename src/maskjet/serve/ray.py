@@ -31,8 +31,8 @@ ray = require("ray", extra="ray", purpose="maskjet.serve.ray")
 serve = require("ray.serve", extra="ray", purpose="maskjet.serve.ray")
 
 _HEALTH_S = 2.0
-"""Seconds between checks of a replica, which Ray replaces after three failures. Ray's default is 10: until then a
-replica whose device has failed gets most requests, as it refuses them at once."""
+"""Seconds between health checks of a replica; Ray replaces it after three failures. With Ray's default of 10, a replica
+with a failed device would attract most requests meanwhile, as it refuses them at once."""
 
 
 def app(args: dict[str, Any]) -> Any:
@@ -67,7 +67,7 @@ def app(args: dict[str, Any]) -> Any:
 
 
 class Replica:
-    """One replica; Ray calls `check_health`, and `serve.ingress` sets `app`."""
+    """A replica of the Ray deployment; Ray calls `check_health`, `serve.ingress` sets `app`."""
 
     app: FastAPI
 
@@ -82,12 +82,12 @@ class Replica:
             raise UnsupportedError(f"The replica has failed: {service.failure}")
 
     def __del__(self) -> None:
-        if hasattr(self, "app"):  # its constructor may have failed
+        if hasattr(self, "app"):  # unset if the constructor failed
             self.app.state.resources.close()
 
 
 def _make_app(chosen: ReplicaConfig) -> FastAPI:
-    """Load the models in a replica and make their application, whose `state.resources` closes them."""
+    """Load the models and create the application; `state.resources` closes the models."""
     process.suit_program()
     from maskjet.model import load
     from maskjet.serve import create_app
@@ -97,7 +97,7 @@ def _make_app(chosen: ReplicaConfig) -> FastAPI:
     check_exposure(settings)
     check_sources(settings.sources, context.world_size)
     config = EngineConfig.from_env(**chosen.engine)
-    if config.device == "auto":  # Ray does not hide GPUs from a replica that asks for none
+    if config.device == "auto":  # Ray exposes GPUs even to replicas that request none
         has_gpu = bool(ray.get_runtime_context().get_accelerator_ids()["GPU"])
         config = replace(config, device="cuda" if has_gpu else "cpu")
     with ExitStack() as stack:
@@ -120,6 +120,6 @@ def _num_gpus(scale: Scale, device: str) -> float:
         return float(device == "cuda")
     if ray.is_initialized():
         return float(bool(ray.cluster_resources().get("GPU")))
-    import torch  # before Ray runs, as in `serve run`
+    import torch  # Ray is not running yet, as in `serve run`
 
     return float(torch.cuda.is_available())

@@ -1,4 +1,4 @@
-"""Runs the application with uvicorn, and shuts it down within a bounded time."""
+"""Run the application with uvicorn, with a bounded shutdown."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from maskjet.serve.service import Service
 from maskjet.serve.settings import Settings
 
 BACKLOG = 2048
-"""Connections that wait to be accepted; uvicorn's own number."""
+"""Length of the listen backlog, in connections; uvicorn's default."""
 GRACE_S = 0.25
-"""Seconds after a signal in which connections are still accepted."""
-_DEVICE_FAILED = 5  # the exit code, as in `cli.main`
+"""Seconds after a signal during which connections are still accepted."""
+_DEVICE_FAILED = 5  # exit code, as in `cli.main`
 _KEEP_ALIVE_S = 15
-_UNSENT_BYTES = 2**17  # by default up to 4 MiB in the kernel, which are old frames for a slow viewer
+_UNSENT_BYTES = 2**17  # limits stale frames for slow viewers; the default is up to 4 MiB
 _log = logging.getLogger("maskjet.serve")
 
 
 def listen(settings: Settings) -> socket.socket:
-    """Take the port, before models are loaded; clients wait in the kernel's backlog.
+    """Bind the port before models are loaded; clients wait in the listen backlog.
 
     Raises:
         InputError: Other machines would reach it, and there is no token.
@@ -49,7 +49,7 @@ def listen(settings: Settings) -> socket.socket:
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections inherit it
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
     except OSError as error:
-        why = explain(error).partition(" (while")[0]  # Python adds the address
+        why = explain(error).partition(" (while")[0]  # drop the address that Python appends
         raise UnsupportedError(
             f"host and port must be free to listen on, {host}:{settings.port} can't be used: {why}."
         ) from error
@@ -87,7 +87,7 @@ def run(app: FastAPI, listener: socket.socket, *, announce: Callable[[str], None
 
 
 def configure(app: ASGIApp, settings: Settings, *bases: type) -> uvicorn.Config:
-    """Uvicorn's configuration for an application; `bases` are mixins for its HTTP and WebSocket protocols."""
+    """Uvicorn configuration of an application; `bases` are mixins for its HTTP and WebSocket protocols."""
     http, ws = protocols(settings, *bases)
     return uvicorn.Config(
         app,
@@ -107,7 +107,7 @@ def configure(app: ASGIApp, settings: Settings, *bases: type) -> uvicorn.Config:
 
 @contextmanager
 def logging_on_stderr(name: str = "maskjet.serve", *, origin: str = "") -> Iterator[None]:
-    """Log to stderr, after an origin that names the process; without uvicorn's messages about malformed requests."""
+    """Log to stderr with `origin` as prefix; drops uvicorn's messages about malformed requests."""
     logger, uvicorns = logging.getLogger(name), logging.getLogger("uvicorn.error")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)s {origin}%(message)s"))
@@ -124,7 +124,7 @@ def logging_on_stderr(name: str = "maskjet.serve", *, origin: str = "") -> Itera
 
 
 class Server(uvicorn.Server):
-    """Announces when the service is ready, and drains on the first signal or when the device fails."""
+    """Uvicorn server that announces readiness, and drains on the first signal or a device failure."""
 
     def __init__(self, config: uvicorn.Config, service: Service, *, announce: Callable[[], None]) -> None:
         super().__init__(config)
@@ -144,7 +144,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Drain, after a moment for requests that were sent before the signal arrived."""
+        """Drain, after a grace period for requests sent before the signal."""
         self._service.is_draining = True
         self._announcing.cancel()
         await self._last_connections()
@@ -156,7 +156,7 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def _last_connections(self) -> None:
-        """Wait for connections that were being opened when the signal came."""
+        """Accept connections that were being opened when the signal arrived, for `GRACE_S`."""
         await asyncio.sleep(GRACE_S)
 
     def capture_signals(self) -> Any:

@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from maskjet.sources.decoding import Decoding
     from maskjet.sources.nvjpeg import JPEGDecoder
 
-_END_S = 5.0  # for the threads of a model, and for those that decode
-_FREED_S = 60.0  # between returns of freed memory
+_END_S = 5.0  # time for model threads to end, and for decoding threads
+_FREED_S = 60.0  # interval of returning freed memory to the system
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
 class Memory:
-    """Budget of bytes for all bodies and decoded images together."""
+    """Budget in bytes for all request bodies and decoded images."""
 
     def __init__(self, most: int) -> None:
         self.most, self.taken = most, 0
         self.lock = threading.Lock()
 
     def reserve(self, held: int = 0) -> Reservation:
-        """An empty reservation for a request that holds `held` bytes in another one, which count for its 413."""
+        """Create an empty reservation; `held` bytes of another one count towards the request's limit."""
         return Reservation(self, held)
 
 
@@ -79,7 +79,7 @@ class Reservation:
 
 
 def _choose_jpeg_decoder(decoding: Decoding) -> tuple[str, JPEGDecoder | None]:
-    """Where JPEGs are decoded, for people, and the GPU's decoder; raises its errors if the GPU was asked for."""
+    """Choose the JPEG decoder: description, and GPU decoder or None; raises if the GPU was required."""
     if decoding.device == "cpu":
         return "cpu", None
     try:
@@ -91,7 +91,7 @@ def _choose_jpeg_decoder(decoding: Decoding) -> tuple[str, JPEGDecoder | None]:
 
 
 class Service:
-    """State shared by the routes; `app.state.service` of the application, see `create_app`."""
+    """State shared by all routes: `app.state.service`, see `create_app`."""
 
     def __init__(self, models: Mapping[str, Model], settings: Settings, siblings: Siblings | None = None) -> None:
         self.settings = settings
@@ -129,7 +129,7 @@ class Service:
         }
         self.metrics = Metrics(self.dispatchers, lambda: self.is_ready)
         self._warming = set(self.dispatchers)
-        self._failed, self._warmed = asyncio.Event(), asyncio.Event()  # the latter also after a failure
+        self._failed, self._warmed = asyncio.Event(), asyncio.Event()  # `_warmed` is also set after a failure
 
     @property
     def is_warm(self) -> bool:
@@ -143,7 +143,7 @@ class Service:
         return self.is_warm and are_others and not self.is_draining and self.failure is None
 
     def dispatcher(self, name: str | None = None) -> Dispatcher:
-        """The dispatcher of the model of this name; of the first one for None.
+        """Dispatcher of a model by name; the first one for None.
 
         Raises:
             ProblemError: 404, there is no such model; 503, the service has failed.
@@ -159,7 +159,7 @@ class Service:
         return self.dispatchers[name]
 
     async def in_thread(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        """Run a function in the pool for decoding, drawing and encoding; not run if cancelled before it began."""
+        """Run a function in the pool for decoding, drawing and encoding; skipped if cancelled in time."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
 
@@ -171,7 +171,7 @@ class Service:
         self._watching = asyncio.ensure_future(self._keep_house())
 
     async def _keep_house(self) -> None:
-        await self.warmed_up()  # compiling holds the interpreter
+        await self.warmed_up()  # compilation holds the interpreter lock
         await asyncio.gather(self.metrics.watch_loop(), self._return_memory())
 
     async def _return_memory(self) -> None:
@@ -180,7 +180,7 @@ class Service:
             await asyncio.to_thread(process.return_freed_memory)
 
     async def warmed_up(self) -> None:
-        """Wait until each model has answered frames, or has failed to."""
+        """Wait until each model has answered frames or failed."""
         await self._warmed.wait()
 
     async def until_failure(self) -> None:
@@ -226,5 +226,5 @@ class Service:
 
     def _set(self, event: asyncio.Event) -> None:
         """Set an event; from any thread."""
-        with suppress(RuntimeError):  # the loop was closed meanwhile
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(event.set)

@@ -80,9 +80,9 @@ class Settings:
         for name, port in (("port", self.port), ("grpc_port", self.grpc_port or 0)):
             if not 0 <= port < 2**16:
                 raise InputError(f"{name} must be 0..65535, got {port}.")
-        _ = self.tiling  # raises
+        _ = self.tiling  # raises for invalid values
         if self.label is not None:
-            from maskjet.drawing.templates import parse_template  # with OpenCV, which no other setting needs
+            from maskjet.drawing.templates import parse_template  # imports OpenCV, which no other setting needs
 
             parse_template(self.label)
         if self.grpc_port is not None:
@@ -93,7 +93,7 @@ class Settings:
 
     @property
     def tiling(self) -> Tiling:
-        """How images are cut into tiles."""
+        """Tiling of images."""
         return Tiling(parse_tile(self.tile), self.overlap, self.full)
 
     def with_token(self) -> Settings:
@@ -103,8 +103,8 @@ class Settings:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether `host` is reached from this machine alone."""
-        with suppress(ValueError):  # a name
+        """Whether `host` is reachable from this machine only."""
+        with suppress(ValueError):  # a host name
             return ip_address(self.host.strip("[]")).is_loopback
         return self.host == "localhost"
 

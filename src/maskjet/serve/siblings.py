@@ -1,4 +1,4 @@
-"""Requests between the worker processes of a service, over ports of loopback.
+"""Requests between the worker processes of a service, over loopback ports.
 
 They carry a secret that the supervisor gives the workers; without it whoever reaches such a port is a client like
 others.
@@ -25,35 +25,35 @@ if TYPE_CHECKING:
     from maskjet.serve.process_table import ProcessTable
 
 _HEADER = b"x-maskjet-secret"
-_FIRST = 0  # the worker that has the sources
-_PATIENCE_S = 1.0  # for metrics and status
-_FORWARD_S = 30.0  # until a forwarded answer begins, which may need DNS
+_FIRST = 0  # number of the worker that watches the sources
+_PATIENCE_S = 1.0  # timeout for metrics and status
+_FORWARD_S = 30.0  # timeout of a forwarded request, which may include DNS
 _NOT_FORWARDED = frozenset({"connection", "transfer-encoding", "date"})
 
 
 def is_from_sibling(scope: Scope) -> bool:
-    """Whether a request comes from another worker, which has checked and counted it."""
+    """Whether a request was forwarded by another worker, which has authenticated it."""
     siblings: Siblings | None = scope["app"].state.siblings
     return siblings is not None and siblings.have_sent(scope)
 
 
 class Siblings:
-    """The workers of a service, as one of them reaches them, with a folder for files that they share."""
+    """Client of one worker for requests to the others; also has their shared folder."""
 
     def __init__(self, table: ProcessTable, number: int, device: str, secret: str, folder: Path) -> None:
         self._table, self._number, self._device, self._secret = table, number, device, secret.encode()
         self.folder = folder
-        limits = httpx.Limits(max_keepalive_connections=0)  # requests are few, and processes are started again
+        limits = httpx.Limits(max_keepalive_connections=0)  # requests are rare, and workers may restart
         self._client = httpx.AsyncClient(headers={_HEADER: self._secret}, limits=limits, trust_env=False)
 
     @property
     def are_ready(self) -> bool:
-        """Whether all have been ready at once."""
+        """Whether all workers were ready at the same time once."""
         return self._table.were_all_ready
 
     @property
     def has_sources(self) -> bool:
-        """Whether this worker has the sources."""
+        """Whether this worker watches the sources."""
         return self._number == _FIRST
 
     @property
@@ -62,11 +62,11 @@ class Siblings:
         return {"process": self._number, "device": self._device, "pid": os.getpid()}
 
     def have_sent(self, scope: Scope) -> bool:
-        """Whether one of them has sent a request."""
+        """Whether a request carries the secret of the workers."""
         return any(name == _HEADER and hmac.compare_digest(value, self._secret) for name, value in scope["headers"])
 
     async def ask_all(self, path: str, own: str) -> dict[int, str | None]:
-        """All workers' answers to a GET by number, `own` for this one; None where none comes within a second."""
+        """Send a GET to all other workers; returns answers by number, `own` for this one, None after 1 s."""
         numbers = range(len(self._table.rows))
         others = (self._ask(number, path) for number in numbers if number != self._number)
         answers = await asyncio.gather(*others)
@@ -82,14 +82,14 @@ class Siblings:
         return answer.text if answer.status_code == 200 else None
 
     def _url(self, number: int, path: str) -> str:
-        """Where a worker answers; raises httpx.ConnectError if it does not."""
+        """Loopback URL of a worker; raises httpx.ConnectError if the worker is not alive."""
         row = self._table.rows[number]
         if not row.is_alive:
             raise httpx.ConnectError(f"Process {number} does not serve.")
         return f"http://127.0.0.1:{row.port}{path}"
 
     async def forward(self, request: Request, body: bytes) -> Response:
-        """Forward a request, without token and cookie, which were checked, to the worker that has the sources.
+        """Forward an authenticated request, without token and cookie, to the worker that watches the sources.
 
         Raises:
             ProblemError: 503, it does not answer.
@@ -110,7 +110,7 @@ class Siblings:
 
 
 async def _read(answer: httpx.Response) -> AsyncIterator[bytes]:
-    """Pass on an answer as it comes."""
+    """Stream a response body chunk by chunk."""
     try:
         async for chunk in answer.aiter_raw():
             yield chunk

@@ -1,4 +1,4 @@
-"""URLs of sources: which ones a client may add, and how they are shown without passwords."""
+"""Source URLs: validation of those added by clients, and display without passwords."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from maskjet.errors import SourceError
 from maskjet.serve import problems
 
 SCHEMES = ("rtsp", "rtsps", "http", "https")
-"""Schemes of URLs that clients may name."""
-_MOST_CHARACTERS = 2048  # of a URL
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:]+)(:\d*)?")  # libraries read others in different ways
+"""Schemes of URLs that clients may add."""
+_MOST_CHARACTERS = 2048  # longest URL
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:]+)(:\d*)?")  # libraries disagree on other forms
 
 
 def split_name(text: str) -> tuple[str | None, str]:
@@ -73,7 +73,7 @@ def check_host(url: str) -> None:
 
 
 def resolve_host(host: str, port: int) -> list[str]:
-    """The addresses of a host that a client named; blocks on DNS. Raises SourceError if it is refused or unknown.
+    """Resolve a host named by a client, by blocking DNS; raises SourceError if refused or unknown.
 
     This machine and link-local addresses, where clouds serve credentials, are refused. Private networks are allowed, as
     cameras are there.

@@ -21,7 +21,7 @@ from maskjet.serve.v2_json import show
 
 
 class _Route(APIRoute):
-    """A route of the worker that has the sources; other workers forward its requests."""
+    """Route of the worker that watches the sources; other workers forward its requests."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         answer = super().get_route_handler()
@@ -37,10 +37,10 @@ class _Route(APIRoute):
 
 router = APIRouter(tags=["sources"], route_class=_Route, responses=v1_schemas.PROBLEMS)
 _Id = Annotated[str, Path(alias="id", description="Of the source, from GET /v1/sources.")]
-_MOST_BYTES = 2**16  # of the JSON of a new source
+_MOST_BYTES = 2**16  # largest JSON of a new source
 _HEARTBEAT_S = 15.0
 _BOUNDARY = "frame"
-_NO_STORE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # the second stops nginx's buffering
+_NO_STORE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # second: no buffering in nginx
 _Threshold = Annotated[float, Field(ge=0, le=1)]
 _ShortText = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^([^\p{C}\p{Z}]| )*$")]  # printable
 
@@ -151,7 +151,7 @@ async def _events(source: WatchedSource) -> AsyncIterator[str]:
                 async with asyncio.timeout(_HEARTBEAT_S):
                     text = await results.get()
             except TimeoutError:
-                text = ": nothing new\n\n"  # writing reveals a disconnect
+                text = ": nothing new\n\n"  # heartbeat: writing detects a disconnect
             yield text or ""
 
 
@@ -160,7 +160,7 @@ async def _pictures(source: WatchedSource) -> AsyncIterator[bytes]:
         yield f"--{_BOUNDARY}\r\n".encode()
         while (picture := await pictures.get()) is not None:
             head = f"Content-Type: image/jpeg\r\nContent-Length: {len(picture)}\r\n\r\n"
-            # The boundary at once: browsers show a picture when they see its end.
+            # The boundary is sent with the picture: browsers show it once they see its end.
             yield head.encode() + picture + f"\r\n--{_BOUNDARY}\r\n".encode()
 
 
@@ -177,7 +177,7 @@ def _check_may_change(service: Service) -> None:
 
 
 def _parse(body: bytes) -> NewSource:
-    """The description of a new source; messages do not repeat its URL, which may hold a password."""
+    """Parse a new source; messages omit its URL, which may contain a password."""
     if len(body) > _MOST_BYTES:
         raise problems.too_large(f"The body must have at most {_MOST_BYTES:,} bytes, it has {len(body):,}.")
     try:

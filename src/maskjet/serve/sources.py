@@ -1,4 +1,4 @@
-"""Cameras, streams and videos that the service watches itself, each in its own thread."""
+"""Cameras, streams and videos watched by the service, each in its own thread."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from maskjet.sources.source import Source
 
 State = Literal["starting", "running", "waiting", "ended", "failed"]
-_BEHIND_S = 1.0  # a video that is later than this does not catch up
+_BEHIND_S = 1.0  # a video that is later skips catching up
 _JOIN_S = 5.0
 _log = logging.getLogger("maskjet.serve")
 
 
 class WatchedSource:
-    """One source: its thread and its state; `broadcast` passes on its results.
+    """A watched source: its thread and state; `broadcast` distributes its results.
 
     Its identity is its name in paths, its name one for people, without passwords. If a client added it, each connection
     goes to an address that is checked.
@@ -71,12 +71,12 @@ class WatchedSource:
         self.thread = threading.Thread(target=self._run, name=f"maskjet-source-{identity}", daemon=True)
 
     def stop(self) -> None:
-        """Stop reading soon, and end the broadcast; in the event loop."""
+        """Request the thread to stop, and end the broadcast; called in the event loop."""
         self._stop.set()
         self.broadcast.finish()
 
     def forget(self) -> None:
-        """Stop, and remove its counters from the metrics."""
+        """Stop the source, and remove its counters from the metrics."""
         self._is_forgotten = True
         self.stop()
         self._remove_counters()
@@ -87,7 +87,7 @@ class WatchedSource:
                 counter.remove(self.id)
 
     def as_dict(self) -> dict[str, Any]:
-        """Its state as JSON types."""
+        """State of the source as JSON types."""
         reading, state, error = self.reading, self._state, self._error
         if state == "running" and reading.error is not None:
             state, error = "waiting", redact(reading.error, self._location)
@@ -108,10 +108,10 @@ class WatchedSource:
 
     @property
     def reading(self) -> SourceState:
-        """State of its reader; the default until it has been opened."""
+        """State of the source's reader; the default before it is opened."""
         return SourceState() if self._opened is None else self._opened.state
 
-    # In the thread.
+    # Below: called in the thread of the source.
 
     def _run(self) -> None:
         while not self._service.is_warm and self._service.failure is None:
@@ -133,7 +133,7 @@ class WatchedSource:
         self.broadcast.call(self.broadcast.finish)
 
     def _wait(self, error: Exception) -> None:
-        """Note why the source is opened again later."""
+        """Record and log the error before a retry."""
         before, self._error, self._state = self._error, self._explain(error), "waiting"
         if self._error != before:
             _log.warning("source %s can't be watched yet: %s", self.name, self._error)
@@ -151,11 +151,11 @@ class WatchedSource:
             self._play(opened)
 
     def _play(self, opened: Source) -> None:
-        """Detect on all frames of an opened source; a video plays no faster than its own time."""
+        """Detect on all frames of an opened source; videos are limited to real time."""
         before, start, start_s = 0, 0.0, None
         results = self._dispatcher.model.stream(
             opened,
-            depth=1,  # holds as few slots of the GPU as it can, for as long as the source lives
+            depth=1,  # fewest GPU slots, as they are held as long as the source lives
             drop_late=opened.is_live and opened.kind == "video",
             stop=self._stop,
             track=self._track,
@@ -195,12 +195,12 @@ class WatchedSource:
 
 
 class Sources:
-    """All sources of a service, by id; in the event loop alone."""
+    """All watched sources of a service, by id; used in the event loop only."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._by_id: dict[str, WatchedSource] = {}
-        self._removed: list[WatchedSource] = []  # whose threads may still wait for a host
+        self._removed: list[WatchedSource] = []  # threads may still be blocked on the network
         service.metrics.watch_sources(lambda: {each.id: each.reading for each in self._by_id.values()})
 
     def start(self) -> None:
@@ -278,7 +278,7 @@ class Sources:
         return source
 
     def remove(self, identity: str) -> None:
-        """Stop a source and forget it, as `get` finds it; its place is free when its thread has ended."""
+        """Stop and remove a source; its slot is free once its thread has ended. Raises as `get`."""
         self.get(identity).forget()
         self._removed.append(self._by_id.pop(identity))
 

@@ -1,4 +1,4 @@
-"""Subscribers of a source: readers of its results, and viewers of its preview. None of them blocks the source."""
+"""Subscribers to the results or preview of a source; none of them can block the source."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from maskjet.sources.frames import Frame
 
 EVENTS_WAITING = 64
-"""Most results that wait for one subscriber."""
+"""Queue length per subscriber, in results."""
 _T = TypeVar("_T")
 _log = logging.getLogger("maskjet.serve")
 
 
 def offer(queue: asyncio.Queue[_T], item: _T) -> None:
-    """Put an item into a bounded queue; a full one drops its oldest."""
+    """Put an item into a bounded queue, which drops its oldest item if full."""
     if queue.full():
         queue.get_nowait()
     queue.put_nowait(item)
 
 
 class Broadcast:
-    """Passes the results of a source's thread to subscribers and viewers, in the event loop that makes it.
+    """Passes results from a source's thread to subscribers and viewers in the event loop that created it.
 
     Each has a queue that drops its oldest, and ends with None. The preview is drawn in the service's pool, once for all
     viewers, while there are any.
@@ -39,7 +39,7 @@ class Broadcast:
     def __init__(self, name: str, service: Service) -> None:
         self._name, self._service = name, service
         self._loop = asyncio.get_running_loop()
-        self._arrived: deque[str] = deque(maxlen=EVENTS_WAITING)  # from the source's thread
+        self._arrived: deque[str] = deque(maxlen=EVENTS_WAITING)  # results from the source's thread
         self._subscribers: set[asyncio.Queue[str | None]] = set()
         self._newest: tuple[Frame, Detections] | None = None
         self._viewers: set[asyncio.Queue[bytes | None]] = set()
@@ -49,19 +49,19 @@ class Broadcast:
 
     @property
     def has_subscribers(self) -> bool:
-        """Whether results are wanted as texts."""
+        """Whether anyone subscribes to results as text."""
         return bool(self._subscribers)
 
     def publish(self, frame: Frame, found: Detections, text: str | None) -> None:
-        """Pass on a frame's detections, and their text for subscribers; called in the source's thread."""
+        """Publish a frame's detections, and their text for subscribers; called in the source's thread."""
         if text:
             self._arrived.append(text)
         self._newest = frame, found
         self.call(self._deliver)
 
     def call(self, function: Callable[[], None]) -> None:
-        """Call a function in the event loop soon; from any thread."""
-        with suppress(RuntimeError):  # the loop was closed meanwhile
+        """Schedule a function in the event loop, from any thread."""
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(function)
 
     def _deliver(self) -> None:
@@ -72,7 +72,7 @@ class Broadcast:
         self._to_draw.set()
 
     def finish(self) -> None:
-        """Deliver the last results, and tell subscribers and viewers that no more come; in the event loop."""
+        """Deliver the last results, and end all subscriptions; called in the event loop."""
         self._deliver()
         if not self._is_over:
             for subscriber in self._subscribers:
@@ -81,7 +81,7 @@ class Broadcast:
 
     @contextmanager
     def subscribed(self) -> Iterator[asyncio.Queue[str | None]]:
-        """Subscribe to the results from now on, as texts."""
+        """Subscribe to future results, as texts; None marks the end."""
         subscriber: asyncio.Queue[str | None] = asyncio.Queue(EVENTS_WAITING)
         self._subscribers.add(subscriber)
         if self._is_over:
@@ -93,8 +93,8 @@ class Broadcast:
 
     @contextmanager
     def previewed(self) -> Iterator[asyncio.Queue[bytes | None]]:
-        """View the annotated frames, as JPEGs; the newest at once, also if the source has ended."""
-        viewer: asyncio.Queue[bytes | None] = asyncio.Queue(2)  # the last picture, and the end
+        """Subscribe to annotated frames, as JPEGs; starts with the newest, even if the source has ended."""
+        viewer: asyncio.Queue[bytes | None] = asyncio.Queue(2)  # newest picture, and end marker
         self._viewers.add(viewer)
         self._to_draw.set()
         if self._drawing is None or self._drawing.done():
@@ -122,7 +122,7 @@ class Broadcast:
                     await asyncio.sleep(0 if is_last else max(0.0, 1 / self._service.settings.preview_fps - spent_s))
         except Exception:
             _log.exception("the preview of %s failed", self._name)
-        for viewer in self._viewers:  # unless this was cancelled, as there were none
+        for viewer in self._viewers:  # not reached if cancelled for lack of viewers
             offer(viewer, None)
 
 

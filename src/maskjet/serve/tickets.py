@@ -1,4 +1,4 @@
-"""Images in a model's queue, their options and their answers."""
+"""Tickets: images in a model's queue, with options and answers."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ Image = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class WholeJPEG:
-    """A JPEG that was found whole, and that the GPU decodes with the others of its batch."""
+    """A verified JPEG, to be decoded by the GPU with its batch."""
 
     plain: PlainJPEG
-    """The file."""
+    """The JPEG, checked to be complete."""
     decode: Callable[[], Image]
-    """Decodes it on the CPU instead."""
+    """Fallback: decodes the JPEG on the CPU."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of `Model.predict` that a request gives; images of equal options share batches. None: the model's own."""
+    """`Model.predict` options of a request, None for the model's default; equal options share batches."""
 
     threshold: float | tuple[tuple[str, float], ...] | None = None
-    """A confidence must exceed it: one for all classes, or pairs of class name and threshold."""
+    """Confidence threshold, exclusive: one for all classes, or pairs of class name and threshold."""
     classes: tuple[str, ...] | None = None
     """Names of the classes to report."""
     max_detections: int | None = None
     """Most detections per image."""
     tiling: Tiling = UNCUT
-    """How images are cut into tiles."""
+    """Tiling of images."""
     weak: bool = False
     """Whether detections for a tracker come, too, behind those that exceed the threshold."""
 
     def arguments(self) -> dict[str, Any]:
-        """Arguments of `Model.predict`."""
+        """Keyword arguments of `Model.predict`."""
         threshold: Any = dict(self.threshold) if isinstance(self.threshold, tuple) else self.threshold
         fields = {"threshold": threshold, "classes": self.classes, "max_detections": self.max_detections}
         return fields | vars(self.tiling) | ({"weak": True} if self.weak else {})
@@ -58,24 +58,24 @@ class Options:
 
 @dataclass(frozen=True)
 class Answer:
-    """The detections of one image, and how long they took."""
+    """Detections of one image, with timings."""
 
     detections: Detections
     image: Image | torch.Tensor
-    """The image that they were found in, on the GPU if it was decoded there."""
+    """uint8 [H, W, 3] RGB: the image, on the GPU if decoded there."""
     decode_s: float
-    """Seconds that decoding it took, with others if the GPU did; 0 for one that came decoded."""
+    """Decoding time in seconds, of the whole batch on a GPU; 0 for images received decoded."""
     queue_s: float
-    """Seconds from decoded until its batch began."""
+    """Queueing time in seconds: from decoded to the start of the batch."""
     predict_s: float
-    """Seconds that its batch took."""
+    """Inference time of the batch in seconds."""
     batch: int
-    """Images in its batch."""
+    """Number of images in the batch."""
 
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """An image that is being decoded, waits, or is in a batch."""
+    """An image in the queue: being decoded, waiting, or in a batch."""
 
     options: Options
     image: Image | WholeJPEG | torch.Tensor | None = None
@@ -88,7 +88,7 @@ class Ticket:
 
 
 def resolve(tickets: Sequence[Ticket], outcomes: Sequence[Answer | BaseException]) -> None:
-    """Set the answers of a model's tickets in its event loop, all in one call; answers that are cancelled stay so."""
+    """Set the answers of tickets in one event loop callback; cancelled answers are skipped."""
 
     def settle() -> None:
         for ticket, outcome in zip(tickets, outcomes, strict=True):
@@ -99,12 +99,12 @@ def resolve(tickets: Sequence[Ticket], outcomes: Sequence[Answer | BaseException
             else:
                 ticket.answer.set_result(outcome)
 
-    with suppress(RuntimeError):  # the loop was closed meanwhile
+    with suppress(RuntimeError):  # the loop is closed
         tickets[0].answer.get_loop().call_soon_threadsafe(settle)
 
 
 def _as_exception(error: BaseException) -> Exception:
-    """An error that a future accepts: no StopIteration, and none that would end the event loop."""
+    """Convert an error to one that a future accepts; StopIteration and BaseExceptions are wrapped."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     made = RuntimeError(f"{type(error).__name__}: {error}")

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 Kind = Literal["application/json", "image/jpeg", "image/png"]
 
 PREDICT = "/v1/predict"
-"""Path of the route that most requests are for."""
+"""Path of the inference route, the most frequent one."""
 router = APIRouter(tags=["maskjet"], responses=v1_schemas.PROBLEMS)
 _KINDS: tuple[Kind, ...] = ("application/json", "image/jpeg", "image/png")
 _SUFFIXES: Mapping[str, str] = {"image/jpeg": ".jpg", "image/png": ".png"}
-_MOST_ACCEPT = 1000  # characters; 60,000 commas would hold the event loop for half a second under load
+_MOST_ACCEPT = 1000  # characters; 60,000 commas would block the event loop for half a second
 
 
 @router.post(
@@ -59,7 +59,7 @@ async def predict(request: Request) -> Response:
 async def _predict(
     service: Service, query: Query, kind: Kind, deadline: float, content_type: str, body: bytes
 ) -> Response:
-    """Answer a request whose body was read."""
+    """Answer a request whose body has been read."""
     is_form = content_type.lower().startswith("multipart/")
     if is_form:
         parts = await service.in_thread(bodies.split, content_type, body, service.settings.parts)
@@ -117,7 +117,7 @@ def choose_kind(accept: str) -> Kind:
 
 
 def to_dict(found: Detections, masks: Masks, tolerance: float = 0.0) -> dict[str, Any]:
-    """Detections as JSON types: `Detections.as_dict`, or with outlines or nothing in place of its RLE."""
+    """Convert detections to JSON types: as `Detections.as_dict`, with RLE, polygons or no masks."""
     fields = found.as_dict()
     if masks == "rle" or not fields["has_masks"]:
         return fields
@@ -131,7 +131,7 @@ def to_dict(found: Detections, masks: Masks, tolerance: float = 0.0) -> dict[str
 
 
 async def to_json(service: Service, found: Detections, query: Query) -> bytes:
-    """A result as JSON; only polygons are worth a thread, as the rest holds the interpreter lock anyway."""
+    """Encode a result as JSON; in a thread for polygons only, as the rest holds the interpreter lock."""
     if query.masks == "polygons":
         return await service.in_thread(_to_json, found, query)
     return _to_json(found, query)
@@ -200,7 +200,7 @@ async def status(request: Request) -> dict[str, Any]:
         "models": {
             name: {
                 "queue": dispatcher.depth,
-                "largest_batch": dispatcher.largest,  # so far
+                "largest_batch": dispatcher.largest,  # largest batch compiled so far
                 **dispatcher.model.report().as_dict(),
             }
             for name, dispatcher in service.dispatchers.items()

@@ -14,7 +14,7 @@ _NUMBER = {"type": "number"}
 
 
 def object_of(required: str = "", **properties: Any) -> dict[str, Any]:
-    """The schema of an object with these properties; `required` names some of them, between spaces."""
+    """Schema of an object with these properties; `required` names some of them, separated by spaces."""
     return {"type": "object", "required": required.split(), "properties": properties}
 
 
@@ -24,7 +24,7 @@ def list_of(items: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def answer(text: str, schema: dict[str, Any], media_type: str = "application/json") -> dict[str, Any]:
-    """A response of this schema."""
+    """OpenAPI response object with this schema."""
     return {"description": text, "content": {media_type: {"schema": schema}}}
 
 

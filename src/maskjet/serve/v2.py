@@ -39,8 +39,8 @@ SERVER = {
     "extensions": ["binary_tensor_data", "system_shared_memory", "cuda_shared_memory"],
 }
 """Metadata of the server."""
-_JSON_FACTOR = 8  # bytes of memory per byte of JSON, for its text and Python's objects
-_QUICK_BYTES = 2**12  # of JSON that takes less time than to hand it to a thread
+_JSON_FACTOR = 8  # bytes of memory per byte of JSON, for text and Python objects
+_QUICK_BYTES = 2**12  # bytes of JSON that parse faster than a thread starts
 _BY_VERSION = ("/models/{model}", "/models/{model}/versions/{version}")
 _R = TypeVar("_R")
 
@@ -112,7 +112,7 @@ async def describe_model(request: Request, model: str, version: str = VERSION) -
 
 
 def describe(dispatcher: Dispatcher) -> dict[str, Any]:
-    """A model's metadata that both HTTP and gRPC have."""
+    """Metadata of a model, shared by HTTP and gRPC."""
     return {
         "name": dispatcher.name,
         "versions": [VERSION],
@@ -187,7 +187,7 @@ async def unregister_region(request: Request, kind: _Kind, name: str = "") -> An
 
 
 class Inference:
-    """One inference request of either protocol; raises as `find`."""
+    """An inference request over HTTP or gRPC; raises as `find`."""
 
     def __init__(self, service: Service, regions: Regions, model: str, version: str) -> None:
         self.dispatcher = find(service, model, version)
@@ -228,7 +228,7 @@ class Inference:
 
             (tensor,) = request.inputs
             reading = partial(read_images, tensor, binary, read_region, settings.parts, settings.pixels)
-            is_quick = tensor.datatype == "UINT8" and tensor.data is None  # regions are read where frames are decoded
+            is_quick = tensor.datatype == "UINT8" and tensor.data is None  # regions are read in the pool
             images = reading() if is_quick else await service.in_thread(reading)
             if isinstance(images[0], bytes):
                 titled = [bodies.EncodedImage(one, f"image: element {number}") for number, one in enumerate(images)]
@@ -241,7 +241,7 @@ class Inference:
 
 
 def find(service: Service, model: str, version: str) -> Dispatcher:
-    """A model's dispatcher; raises ProblemError 404 if there is no such model or version, of which "" is any."""
+    """Find a model's dispatcher, version "" meaning any; raises ProblemError 404 if there is none."""
     dispatcher = service.dispatcher(model)
     if version not in ("", VERSION):
         raise problems.ProblemError(404, "no-such-version", f"version must be {VERSION!r}, got {version[:60]!r}.")

@@ -1,4 +1,4 @@
-"""Reading and writing requests of the Open Inference Protocol (KServe v2), of HTTP and gRPC; pure functions.
+"""Codec of the Open Inference Protocol (KServe v2) for HTTP and gRPC; pure functions.
 
 Over HTTP a request is JSON, or JSON with the tensors' bytes after it. Then the header Inference-Header-Content-Length
 states the JSON's length, and `parameters.binary_data_size` of a tensor its own:
@@ -64,14 +64,14 @@ _Name = Annotated[_Text, StringConstraints(strip_whitespace=True)]
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """An input or output as the model's metadata shows it."""
+    """Description of an input or output in the model's metadata."""
 
     name: str
-    """Name in requests and responses."""
+    """Name of the tensor in requests and responses."""
     datatype: str
-    """The protocol's name of the dtype."""
+    """Datatype in the protocol's terms, such as FP32."""
     shape: tuple[int, ...]
-    """Sizes; -1 for any."""
+    """Shape; -1 for dimensions of any size."""
 
 
 INPUT = TensorSpec(v2_images.NAME, "UINT8", (-1, -1, 3))
@@ -88,7 +88,7 @@ OUTPUTS = (
 y2 in pixels [n, 4], confidences [n], ids [n] of the metadata's class_names, and the counts of COCO RLEs [n], which a
 model without masks lacks."""
 Output = tuple[TensorSpec, bool]
-"""An output to return, and whether its values follow the JSON as bytes; in gRPC they always do."""
+"""An output to return, and whether its values follow the JSON in binary; always so in gRPC."""
 _DTYPES = {"INT32": np.dtype("<i4"), "FP32": np.dtype("<f4")}
 
 
@@ -129,7 +129,7 @@ class InferRequest(Fields):
         return Options(given.threshold, None if classes is None else tuple(classes), given.max_detections)
 
     def choose_outputs(self, known: Sequence[TensorSpec]) -> list[Output]:
-        """The outputs to return, in order; `known` are the model's."""
+        """Choose the outputs to return, in order, among the `known` ones of the model."""
         by_name, default = {spec.name: spec for spec in known}, self.parameters.binary_data_output
         chosen: dict[str, Output] = {}
         for output in self.outputs or [_Output(name=name) for name in by_name]:
@@ -145,7 +145,7 @@ class InferRequest(Fields):
 def write_response(
     found: Sequence[Detections], identity: str | None, outputs: Sequence[Output], model: str, version: str
 ) -> tuple[bytes, int | None]:
-    """Write the body of the response of HTTP.
+    """Encode the body of an HTTP response.
 
     Returns:
         The body, and the value of its header Inference-Header-Content-Length; None if it is JSON alone.
@@ -171,7 +171,7 @@ def write_response(
 
 
 def read_json_size(text: str | None, body_size: int) -> int:
-    """Bytes of JSON at the body's start: all of it without the header, else what that states; or raises InputError."""
+    """Parse the length of the JSON part of a body; all of it without the header. Raises InputError."""
     if text is None:
         return body_size
     if not (text.isascii() and text.isdecimal()) or len(text) > 19 or not 2 <= int(text) <= body_size:
@@ -182,7 +182,7 @@ def read_json_size(text: str | None, body_size: int) -> int:
 
 
 def collect(found: Sequence[Detections], spec: TensorSpec) -> tuple[NDArray[Any] | list[bytes], list[int]]:
-    """Values and shape of one output of these images' detections."""
+    """Values and shape of one output, over the detections of all images."""
     name = spec.name
     if name == "masks":
         counts = [bytes(rle["counts"]) for one in found for rle in one.rle or []]
@@ -198,14 +198,14 @@ def collect(found: Sequence[Detections], spec: TensorSpec) -> tuple[NDArray[Any]
 
 
 def to_bytes(values: NDArray[Any] | list[bytes]) -> bytes:
-    """An output's values in binary."""
+    """Encode an output's values in binary."""
     if isinstance(values, list):
         return b"".join(chain.from_iterable((v2_images.PREFIX.pack(len(one)), one) for one in values))
     return values.tobytes()
 
 
 def _to_json(values: NDArray[Any] | list[bytes], name: str) -> list[Any]:
-    """A flat list, row by row."""
+    """Convert values to a flat JSON list, row by row."""
     if isinstance(values, list):
         return [one.decode("ascii") for one in values]
     if not np.isfinite(values).all():

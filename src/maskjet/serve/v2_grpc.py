@@ -1,4 +1,4 @@
-"""The Open Inference Protocol over gRPC, in the process' own event loop; requests are those of `v2`.
+"""The Open Inference Protocol over gRPC, in the process's event loop; runs the requests of `v2`.
 
 Every request is taken as a stream, which is the same on the wire: so a client is refused before its message is
 read, and few messages are read at a time.
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from maskjet.detections import Detections
 
 _INFER, _STREAM = "ModelInfer", "ModelStreamInfer"
-_HEAD_BYTES = 2**16  # of a message without its image, as protobuf takes up to a hundred bytes of memory for two
+_HEAD_BYTES = 2**16  # largest message without its image: protobuf may take 50 times its size
 _FIELDS = range(0x0A, 0x3B, 8)  # tags of a ModelInferRequest's fields, 1 to 7, which all have a length
 _RAW_INPUT = _FIELDS[-1]
-_AGE_MS = 300_000  # after which a client connects anew, maybe to another process
+_AGE_MS = 300_000  # clients reconnect after this, maybe to another process
 _CODES = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 409: "ALREADY_EXISTS"}
 _CODES |= {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE"}
 _CODES |= dict.fromkeys((408, 504), "DEADLINE_EXCEEDED")
@@ -38,7 +38,7 @@ _CODES |= dict.fromkeys((408, 504), "DEADLINE_EXCEEDED")
 
 @asynccontextmanager
 async def serving(service: Service, regions: Regions) -> AsyncIterator[None]:
-    """Serve gRPC while the context lasts, if the settings have a port for it; the service fails if it can't.
+    """Serve gRPC within the context if a port is set; the service fails if the port is taken.
 
     The end of the service's WebSockets is that of calls, too.
     """
@@ -65,7 +65,7 @@ async def serving(service: Service, regions: Regions) -> AsyncIterator[None]:
 
 
 async def _listen(server: Any, service: Service, *, when_warm: bool) -> None:
-    """Listen; clients of a service of several processes would wait for one that warms up again."""
+    """Listen; a restarted worker only once warm, since clients would wait for it."""
     host, port = service.settings.host.strip("[]"), service.settings.grpc_port
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     if when_warm:
@@ -88,13 +88,13 @@ def _options(service: Service) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", int(service.siblings is not None)),
         ("grpc.max_receive_message_length", settings.body_bytes),
         ("grpc.max_send_message_length", -1),
-        ("grpc.http2.bdp_probe", 0),  # which widens windows under load, and with them what waits unread
+        ("grpc.http2.bdp_probe", 0),  # would enlarge windows, and thus unread data
         ("grpc.max_concurrent_streams", settings.queue),
         ("grpc.max_allowed_incoming_connections", settings.connections),
         ("grpc.max_connection_age_ms", _AGE_MS),
         ("grpc.max_connection_idle_ms", round(1e3 * settings.idle_s)),
         ("grpc.server_handshake_timeout_ms", round(1e3 * settings.header_s)),
-        ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small message may be a large one compressed
+        ("grpc.compression_enabled_algorithms_bitset", 1),  # no compression: small messages could expand
     ]
 
 
@@ -105,7 +105,7 @@ class _Methods:
         self._service, self._regions, self._settings = service, regions, service.settings
         self._messages, self._access = messages(), AccessControl(self._settings)
         self._receiving = asyncio.Semaphore(max(1, self._settings.memory_bytes // self._settings.body_bytes))
-        self._answers: dict[str, tuple[str, str, Callable[[Any], Any]]] = {  # messages, and what answers the first
+        self._answers: dict[str, tuple[str, str, Callable[[Any], Any]]] = {  # (request type, response type, handler)
             "ServerLive": ("Empty", "State", lambda _: {"is_so": service.failure is None}),
             "ServerReady": ("Empty", "State", lambda _: {"is_so": service.is_ready}),
             "ServerMetadata": ("Empty", "Server", lambda _: v2.SERVER),
@@ -122,7 +122,7 @@ class _Methods:
             }
 
     def service(self, details: Any) -> Any:
-        """The handler of a call; None if there is no such method."""
+        """Handler of a call; None for an unknown method."""
         import grpc.aio
 
         name = details.method.removeprefix(f"/{SERVICE}/")
@@ -177,7 +177,7 @@ class _Methods:
         return bytes(answer.SerializeToString())
 
     async def _stream(self, context: Any) -> None:
-        """Answer the requests of a stream, one after the other, until either side ends it."""
+        """Answer the requests of a stream in sequence, until either side ends it."""
         streams, task = self._service.streams, asyncio.current_task()
         if task is None or len(streams) >= self._settings.streams:
             raise problems.busy(f"The service has {self._settings.streams} streams; try again later.")
@@ -253,7 +253,7 @@ class _Methods:
 
 
 def _split(data: bytes) -> tuple[bytes, memoryview]:
-    """A ModelInferRequest without its raw_input_contents; and these, which protobuf would copy. Raises InputError."""
+    """Split a ModelInferRequest from its raw_input_contents, which protobuf would copy; raises InputError."""
     head, contents, at = bytearray(), None, 0
     while at < len(data) and len(head) <= _HEAD_BYTES:
         start, size = at, 0
@@ -274,6 +274,6 @@ def _split(data: bytes) -> tuple[bytes, memoryview]:
 
 
 def _describe(part: Any, *names: str, **parameters: Any) -> dict[str, Any]:
-    """These fields of a message's part, and its parameters besides those given, as the JSON of HTTP has them."""
+    """Convert fields and parameters of a part of a message to the JSON form of HTTP."""
     stated = {one.key: getattr(one.value, one.value.WhichOneof("choice") or "bool") for one in part.parameters}
     return {"parameters": stated | parameters} | {name: getattr(part, name) for name in names}

@@ -1,4 +1,4 @@
-"""The images of an inference request; the wire formats are in `v2_codec`."""
+"""Read the images of an inference request; for wire formats see `v2_codec`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     import torch
 
 NAME = "image"
-"""The input's name."""
+"""Name of the input tensor."""
 PREFIX = struct.Struct("<I")
-"""Length before each element of a BYTES tensor."""
+"""Length prefix of each element of a BYTES tensor."""
 ReadRegion = Callable[[str, int, list[int]], "NDArray[np.uint8] | torch.Tensor"]
-"""Reads uint8 from a region of shared memory: its name, the offset, and the shape."""
+"""Reads uint8 values from a shared memory region, given its name, an offset and a shape."""
 _Size = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -52,7 +52,7 @@ class ImageTensor(Fields):
 def read_images(
     tensor: ImageTensor, binary: memoryview, read_region: ReadRegion, most_images: int, most_pixels: int
 ) -> list[Any]:
-    """Read the images of the one input, whose bytes may be all those after the JSON.
+    """Read the images of the single input; its bytes may be all those after the JSON.
 
     Returns:
         uint8 [H, W, 3] that share memory with `binary`; functions that read one from the region; or contents of image
@@ -90,7 +90,7 @@ def read_images(
 
 
 def _check_shape(tensor: ImageTensor, most_images: int) -> list[int]:
-    """The shape: [N] of BYTES, or [N, H, W, 3] of UINT8, with N = 1 if left out."""
+    """Check the shape: [N] for BYTES, [N, H, W, 3] for UINT8, where N = 1 may be omitted."""
     shape = tensor.shape
     expected, ranks = ("[N]", (1,)) if tensor.datatype == "BYTES" else ("[H, W, 3] or [N, H, W, 3]", (3, 4))
     if len(shape) not in ranks or (tensor.datatype == "UINT8" and shape[-1] != 3):
@@ -102,7 +102,7 @@ def _check_shape(tensor: ImageTensor, most_images: int) -> list[int]:
 
 
 def _read_numbers(data: list[Any]) -> bytes:
-    """Numbers as bytes, from lists that may be nested."""
+    """Convert possibly nested lists of numbers to bytes."""
     try:
         while data and isinstance(data[0], list):
             data = list(chain.from_iterable(data))
@@ -116,14 +116,14 @@ def _read_base64(data: list[Any], count: int) -> list[bytes]:
         raise InputError(f"image: data must be {count} texts, as its shape, got {len(data):,}.")
     try:
         return [binascii.a2b_base64(text, strict_mode=True) for text in data]
-    except (TypeError, ValueError) as error:  # also binascii.Error, and letters beyond ASCII
+    except (TypeError, ValueError) as error:  # includes binascii.Error and non-ASCII letters
         raise InputError(
             "image: data must be base64, as an encoded image is no text; or send it in binary, with binary_data_size."
         ) from error
 
 
 def _split_elements(binary: memoryview, count: int) -> list[bytes]:
-    """The elements of a BYTES tensor, each after its length."""
+    """Split a BYTES tensor into its length-prefixed elements."""
     elements, position = [], 0
     for number in range(count):
         start = position + PREFIX.size

@@ -1,4 +1,4 @@
-"""Bounded checking of what requests of the Open Inference Protocol state, which is untrusted."""
+"""Bounded validation of untrusted requests of the Open Inference Protocol."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Read = TypeVar("_Read", bound=Fields)
 
 
 def read(kind: type[_Read], stated: bytes | dict[str, Any]) -> _Read:
-    """The fields of an object of JSON, or of a message of gRPC.
+    """Validate the fields of a JSON object or gRPC message.
 
     Raises:
         ProblemError: 413, there are more than MOST_VALUES values; the parser holds the interpreter's lock.
@@ -59,7 +59,7 @@ def _explain(error: Any) -> str:
 
 
 def show(value: object) -> str:
-    """An untrusted value for a message: short, one line, valid UTF-8."""
+    """Format an untrusted value for a message: short, one line, valid UTF-8."""
     if isinstance(value, str):
         return repr(sanitise(value, 60))
     if isinstance(value, list | dict):

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 SERVICE = "inference.GRPCInferenceService"
-"""The service's full name."""
+"""Full name of the gRPC service."""
 _TABLE = """
 Empty
 Name         name version
@@ -39,7 +39,7 @@ CudaList     regions:CudaEntry*
 
 @cache
 def messages() -> Any:
-    """The messages' classes by name; of a pool of their own, as a program may have the real file, too."""
+    """Message classes by name, in a descriptor pool of their own, as a program may also load the original."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(name="maskjet.proto", package="inference", syntax="proto3")

@@ -1,4 +1,4 @@
-"""Regions of shared memory that clients on this machine have registered: frames are read there, not sent.
+"""Shared memory regions registered by local clients, from which frames are read in place of being sent.
 
 Registrations are in a database that all processes of the service share. So each of them knows a region before its
 registration is answered, also one that is started again.
@@ -31,7 +31,7 @@ from maskjet.serve.service import Service
 from maskjet.serve.v2_json import Fields, read, show
 
 MOST = 64
-"""Most regions of a service."""
+"""Largest number of regions of a service."""
 _SHARED = Path("/dev/shm")
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
 _Size = Annotated[int, Field(ge=1, lt=2**62)]
@@ -48,7 +48,7 @@ class SystemRegion(Fields):
 
 
 def _to_text(handle: Any) -> Any:
-    """A handle as text, from the bytes of gRPC or the object of JSON."""
+    """Convert a handle to text, from bytes in gRPC or an object in JSON."""
     if isinstance(handle, bytes):
         return base64.b64encode(handle).decode()
     return handle.get("b64") if isinstance(handle, dict) else handle
@@ -68,7 +68,7 @@ KINDS: dict[str, type[SystemRegion | CudaRegion]] = {"system": SystemRegion, "cu
 
 
 class Regions:
-    """The regions of a service, as one of its processes reads them; for several threads."""
+    """Registered regions, as seen by one process of the service; thread-safe."""
 
     def __init__(self, service: Service) -> None:
         settings, siblings = service.settings, service.siblings
@@ -76,10 +76,10 @@ class Regions:
         self._device = next(iter(service.dispatchers.values())).model.report().device.partition(" ")[0]
         self._path = ":memory:" if siblings is None else siblings.folder / "regions.sqlite"
         self._lock = threading.RLock()
-        self._opened: dict[int, _SystemMemory | _CudaMemory] = {}  # by number, which no other registration gets
+        self._opened: dict[int, _SystemMemory | _CudaMemory] = {}  # by registration number, never reused
 
     def register(self, kind: str, fields: dict[str, Any]) -> None:
-        """Register a region, of the fields of its kind, whose memory can be read.
+        """Register a region from the fields of its kind; its memory must be readable.
 
         Raises:
             ProblemError: 403, anybody may reach the service; 409, the name is taken, or there are `MOST` regions.
@@ -98,12 +98,12 @@ class Regions:
             raise problems.ProblemError(409, "name-taken", detail)
 
     def unregister(self, kind: str, name: str = "") -> None:
-        """Forget the region of this name, or all of this kind for an empty one; requests under way still read them."""
+        """Unregister a region by name, or all of a kind for ""; requests in progress can still read them."""
         self._ask("DELETE FROM regions WHERE kind = ? AND ? IN ('', name)", kind, name)
         self._close_unregistered()
 
     def status(self, kind: str, name: str = "") -> list[dict[str, Any]]:
-        """The region of this name, or all of this kind for an empty one; raises ProblemError 404 if there is none."""
+        """Fields of a region by name, or of all of a kind for ""; raises ProblemError 404 if unknown."""
         found = self._ask("SELECT fields FROM regions WHERE kind = ? AND ? IN ('', name)", kind, name)
         if name and not found:
             raise problems.ProblemError(404, "no-such-region", f"name must be a registered region's, got {show(name)}.")
@@ -156,7 +156,7 @@ class Regions:
 
 
 class _SystemMemory:
-    """The system's shared memory, open to be read; never mapped, as a client that shortens it would end the process."""
+    """System shared memory, read by file operations: mapped memory truncated by a client would crash us."""
 
     def __init__(self, region: SystemRegion) -> None:
         self.region = region
@@ -173,7 +173,7 @@ class _SystemMemory:
             )
 
     def read(self, offset: int, size: int) -> NDArray[np.uint8]:
-        """A copy of these bytes; raises InputError if the client has shortened the memory."""
+        """Copy bytes; raises InputError if the client has truncated the memory."""
         values = np.empty(size, dtype=np.uint8)
         if os.preadv(self._file, [values.data], self.region.offset + offset) != size:
             raise InputError(f"The region {show(self.region.name)} must be as long as it was, it is shorter.")
@@ -187,7 +187,7 @@ class _Handle(ctypes.Structure):
 
 
 class _CudaMemory:
-    """Memory of another process on the GPU of this one's models, open until the last tensor in it has gone.
+    """GPU memory of another process, kept open while tensors refer to it.
 
     Raises:
         InputError: It can't be opened, or has fewer bytes; or the models are on a CPU.
@@ -215,7 +215,7 @@ class _CudaMemory:
         self.__cuda_array_interface__ = {**address, "typestr": "|u1", "version": 3}
 
     def read(self, offset: int, size: int) -> torch.Tensor:
-        """These bytes, in place; the tensor keeps the memory open."""
+        """View bytes in place, uint8 [size]; the tensor keeps the memory open."""
         return torch.as_tensor(self, dtype=torch.uint8, device=self._device)[offset : offset + size]
 
 
@@ -226,7 +226,7 @@ def _close(driver: Any, pointer: int, device: str) -> None:
 
 @contextmanager
 def _context_of(driver: Any, device: str) -> Iterator[None]:
-    """Makes a GPU's context, which is PyTorch's, current: a thread that has not computed yet has none."""
+    """Make PyTorch's context of a GPU current, as new threads have none."""
     number, context = ctypes.c_int(), ctypes.c_void_p()
     driver.cuDeviceGet(ctypes.byref(number), torch.device(device).index)
     driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number)

@@ -1,4 +1,4 @@
-"""One process of several that serve: accepts connections from the service's port, in turn with the others.
+"""Worker process of a service: accepts connections from the shared port, balanced with other workers.
 
 All processes wait for connections at one listening socket; the one with the fewest takes them. Where each takes what it
 can, connections that stay gather in some of them (benchmarks/serve.md). `processes` starts a worker with a
@@ -36,46 +36,46 @@ if TYPE_CHECKING:
 
     from maskjet.serve.service import Service
 
-_PR_SET_PDEATHSIG = 1  # of prctl(2)
-_MOST_CHARACTERS = 2000  # of an error's message
+_PR_SET_PDEATHSIG = 1  # option of prctl(2)
+_MOST_CHARACTERS = 2000  # longest error message to report
 _FAILED = 1
-_LATER_S = 0.001  # until a process with more connections looks again for one that the others left
-_REST_S = 0.05  # while no descriptor is left; clients wait in the kernel's backlog
+_LATER_S = 0.001  # pause of a worker that has more connections than others
+_REST_S = 0.05  # pause when out of descriptors; clients wait in the listen backlog
 
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """Configuration of a worker, which reads it from standard input, as it includes the token."""
+    """Configuration of a worker; passed by standard input, since it includes the token."""
 
     number: int
-    """The worker's number, from 0; worker 0 has the sources."""
+    """Number of the worker, from 0; worker 0 watches the sources."""
     count: int
-    """Workers of the service."""
+    """Number of workers of the service."""
     device: str
-    """Its device, as the supervisor names it."""
+    """Device of the worker, as named by the supervisor."""
     starts: int
-    """Restarts of this worker so far."""
+    """Number of restarts of this worker so far."""
     supervisor: int
     """Process id of the supervisor."""
     listener: int
-    """Descriptor of the socket that listens."""
+    """Descriptor of the listening socket."""
     table: int
-    """Descriptor of the `ProcessTable`."""
+    """Descriptor of the memory of the `ProcessTable`."""
     secret: str = field(repr=False)
     """Token by which workers authenticate to each other; see `siblings`."""
     folder: str
     """Folder for files that the workers share."""
     models: Mapping[str, str]
-    """Models as `maskjet.load` takes them, by name."""
+    """Model arguments of `maskjet.load`, by name."""
     weights: str | None
-    """Checkpoint of the only model."""
+    """Path of the checkpoint if there is a single model; None otherwise."""
     engine: Mapping[str, Any]
     """Fields of `EngineConfig`."""
     settings: Mapping[str, Any] = field(repr=False)
     """Fields of `Settings`."""
 
     def to_file(self) -> BinaryIO:
-        """Write it to a file in memory."""
+        """Write the configuration to a memory file."""
         file = os.fdopen(os.memfd_create("maskjet-worker"), "w+b")
         file.write(json.dumps(asdict(self)).encode() + b"\n")
         file.seek(0)
@@ -84,10 +84,10 @@ class WorkerConfig:
 
 def main() -> None:
     """Run `python -m maskjet.serve.worker`: serve until told to end."""
-    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to all processes
+    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends these to all processes
         signal.signal(number, signal.SIG_IGN)
     config = WorkerConfig(**json.loads(sys.stdin.buffer.readline()))
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # ends with the supervisor
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # die with the supervisor
     if os.getppid() != config.supervisor:
         sys.exit(_FAILED)
     process.suit_program()
@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def _fail(kind: str, message: str) -> NoReturn:
-    """Tell the supervisor why, and end at once: threads may wait for a device that has failed."""
+    """Report an error to the supervisor and exit at once: threads may hang on a failed device."""
     text = json.dumps([kind, message[:_MOST_CHARACTERS]])
     os.pwrite(sys.stdin.fileno(), f"{text}\n".encode(), 0)
     os._exit(_FAILED)
@@ -132,10 +132,10 @@ def _serve(config: WorkerConfig) -> None:
 
 
 class _Counted(asyncio.Protocol):
-    """Counts the end of a client's connection."""
+    """Protocol mixin that counts closed client connections."""
 
     row: Row
-    """Set in a subclass per server, as uvicorn makes the instances."""
+    """Row of this worker; set in a subclass per server, since uvicorn creates the instances."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -143,7 +143,7 @@ class _Counted(asyncio.Protocol):
 
 
 class _Server(server.Server):
-    """A server that shares the service's port, and has one of its own on loopback for the other processes."""
+    """Server on the shared port, and on a loopback port of its own for the other workers."""
 
     def __init__(self, app: FastAPI, listener: socket.socket, table: ProcessTable, number: int) -> None:
         service: Service = app.state.service
@@ -155,13 +155,13 @@ class _Server(server.Server):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the application and listen; a worker that is started again only once its models are warm."""
+        """Start the application and listen; a restarted worker listens only once its models are warm."""
         await super().startup(sockets)
         inner = await asyncio.get_running_loop().create_server(self._protocol_of(self._inner), "127.0.0.1", 0)
         self.servers.append(inner)
         self._row.port = inner.sockets[0].getsockname()[1]
         if not self._table.were_all_ready:
-            self._listen()  # health probes are answered meanwhile
+            self._listen()  # to answer health probes meanwhile
 
     def _note_ready(self) -> None:
         self._row.is_ready = 1
@@ -172,21 +172,21 @@ class _Server(server.Server):
         self._resume()
 
     async def on_tick(self, counter: int) -> bool:
-        """Show that the event loop turns."""
+        """Record a heartbeat of the event loop."""
         if self._row.turned_ns:
             self._row.turn()
         return await super().on_tick(counter)
 
     def _accept(self) -> None:
-        """Accept a connection, or leave it to a process with fewer."""
+        """Accept a connection, or leave it to a worker with fewer."""
         if not self._table.has_fewest(self._number):
             self._pause(_LATER_S)
             return
         try:
             connection, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionError):  # another process has it, or the client has gone
+        except (BlockingIOError, ConnectionError):  # taken by another worker, or disconnected
             return
-        except OSError:  # no descriptor is left
+        except OSError:  # out of descriptors
             self._row.is_full = 1
             self._pause(_REST_S)
             return
@@ -205,7 +205,7 @@ class _Server(server.Server):
     async def _connect(self, connection: socket.socket) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(self._protocol_of(self.config), connection)
-        except OSError:  # the client has gone
+        except OSError:  # the client disconnected
             connection.close()
             self._row.connections -= 1
 
@@ -225,7 +225,7 @@ class _Server(server.Server):
             asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     async def _last_connections(self) -> None:
-        if self._service.failure is None:  # else the other processes take them
+        if self._service.failure is None:  # after a failure the other workers accept them
             await super()._last_connections()
         self._row.turned_ns = 0
         asyncio.get_running_loop().remove_reader(self._listener)
