@@ -86,7 +86,7 @@ def test_where_they_fail_there_is_no_error_and_they_are_asked_again(kernels, tmp
     monkeypatch.setattr(compilers, "_PATIENCE_S", 60.0)
     ours.compile(kernels)
     assert "the processes for it failed: AttributeError" in caplog.text
-    monkeypatch.setattr(compilers.children, "start", lambda *_, **__: exec('raise OSError("no process")'))
+    monkeypatch.setattr(compilers.runner, "start", lambda *_, **__: exec('raise OSError("no process")'))
     ours.compile(kernels)
     assert "the processes for it failed: no process" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == ["maskjet.lock"]
@@ -94,7 +94,7 @@ def test_where_they_fail_there_is_no_error_and_they_are_asked_again(kernels, tmp
 
 @needs_triton
 def test_one_process_compiles_while_others_wait_for_its_kernels(kernels, monkeypatch):
-    monkeypatch.setattr(compilers.children, "start", lambda *_, **__: pytest.fail("compiled twice"))
+    monkeypatch.setattr(compilers.runner, "start", lambda *_, **__: pytest.fail("compiled twice"))
     with ThreadPoolExecutor(1) as pool, compilers._locked():
         other = pool.submit(compilers.Compilers().compile, kernels)
         with pytest.raises(TimeoutError):

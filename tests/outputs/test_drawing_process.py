@@ -198,7 +198,7 @@ def test_many_cores_beside_a_gpu_draw_in_processes(monkeypatch):
     assert len(drawing_process._idle) == 2
     drawing_process.end_idle()
     with monkeypatch.context() as failing:
-        failing.setattr(drawing_process.children, "start", Mock(side_effect=BlockingIOError))
+        failing.setattr(drawing_process.runner, "start", Mock(side_effect=BlockingIOError))
         open_before = len(names("/proc/self/fd"))
         assert not are_processes(1)
         assert len(names("/proc/self/fd")) == open_before

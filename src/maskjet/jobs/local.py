@@ -6,7 +6,6 @@ and worker exchange JSON over a socket pair: output on stdout does no harm, and 
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -14,14 +13,12 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import wait
 from typing import Any
 
 from maskjet.errors import DeviceError
-from maskjet.host import children
 from maskjet.host.devices import SEGMENTS_PER_GPU, Place
+from maskjet.host.runner import Child, receive
 from maskjet.jobs.segments import Segment
 from maskjet.jobs.work import TRIES, Outcome, parse_answer
 
@@ -43,9 +40,7 @@ class StartedWorker:
     place: Place
     """Where it was started, and is started again if it dies."""
     handle: Any
-    """Connection to its process, or its actor."""
-    process: Any = None
-    """Its process, on this machine."""
+    """Its process on this machine, a `Child`, or its actor."""
     tasks: dict[str, Segment] = field(default_factory=dict)
     """Segments assigned to it, by the names of their parts."""
     is_ready: bool = True
@@ -136,36 +131,28 @@ class LocalWorkers:
                 yield Outcome(part, failures=failures, is_written=False)
 
     def _send(self, worker: StartedWorker, part: str, segment: Segment) -> None:
-        with suppress(OSError):  # a dead process is noticed in `_receive`
-            task = {"part": part, "segment": segment.as_dict(), "is_again": part in self._deaths}
-            worker.handle.send_bytes(json.dumps(task).encode())
+        worker.handle.send({"part": part, "segment": segment.as_dict(), "is_again": part in self._deaths})
 
     def _receive(self) -> Iterator[Outcome]:
         """Wait a moment for answers; yields the outcomes."""
-        by_connection: dict[Any, StartedWorker] = {each.handle: each for each in self._workers}
-        for connection in wait(list(by_connection), _GLANCE_S):
-            each = by_connection[connection]
-            try:
-                message = json.loads(each.handle.recv_bytes())
-            except (EOFError, OSError):
-                yield from self._replace(each, children.tell(_end(each)))
+        workers = {each.handle: each for each in self._workers}
+        for child, message in receive(workers, _GLANCE_S):
+            if message is None:
+                yield from self._replace(workers[child], child.end())
             else:
-                yield self._take(each, message["part"], message["answer"])
+                yield self._take(workers[child], message["part"], message["answer"])
 
     def _start(self, place: Place) -> StartedWorker:
         variables = {**place.variables, **(ONE_THREAD if place.device == "cpu" else {})}
-        process, connection = children.start("maskjet.jobs.worker", variables=variables)
         orders = {**self._orders, "device": place.own_device, "streams": self._streams}
-        with suppress(OSError):  # as in `_send`
-            connection.send_bytes(json.dumps(orders).encode())
-        return StartedWorker(place, connection, process)
+        return StartedWorker(place, Child.start("maskjet.jobs.worker", orders, variables=variables))
 
     def close(self) -> None:
         """Kill all processes."""
         for each in self._workers:
-            each.process.kill()
+            each.handle.process.kill()
         for each in self._workers:
-            _end(each)
+            each.handle.end()
         self._workers = []
 
 
@@ -174,9 +161,3 @@ def choose_streams(places: Sequence[Place]) -> int:
     if any(place.device != "cpu" for place in places):
         return max(1, SEGMENTS_PER_GPU // max(Counter(place.device for place in places).values()))
     return max(1, len(os.sched_getaffinity(0)) // len(places))
-
-
-def _end(each: StartedWorker) -> int:
-    """Close the connection to a process, wait until it ends, and return its exit code."""
-    each.handle.close()
-    return children.end(each.process)

@@ -30,7 +30,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from maskjet.errors import first_line
-from maskjet.host import cache, children
+from maskjet.host import cache, runner
 
 _IDLE_S = 120.0  # idle time after which the processes exit
 _NICENESS = 10
@@ -99,7 +99,7 @@ class Compilers:
         if self._running is not None and self._running[0].poll() is not None:
             self._end()
         if self._running is None:
-            self._running = children.start(__name__, variables={"CUDA_VISIBLE_DEVICES": ""})
+            self._running = runner.start(__name__, variables={"CUDA_VISIBLE_DEVICES": ""})
             # At normal priority they slowed OpenMP's threads elsewhere: loading a checkpoint took 4.4 s, not 0.1.
             os.setpriority(os.PRIO_PROCESS, self._running[0].pid, _NICENESS)
         return self._running[1]

@@ -32,7 +32,7 @@ from maskjet import limits
 from maskjet.detections import Detections
 from maskjet.drawing import Redaction, Style
 from maskjet.errors import InputError, OutputError, translate_errors
-from maskjet.host import children, process
+from maskjet.host import process, runner
 from maskjet.host.files import naming
 from maskjet.outputs.drawing_threads import DrawingThreads
 from maskjet.outputs.sink import Sink
@@ -164,7 +164,7 @@ class VideoProcess(Sink):
                 self.paths, error, records = self._drawer.connection.recv()
             except (EOFError, OSError):
                 self._has_ended = True
-                how = children.tell(children.end(self._drawer.process))
+                how = runner.tell(runner.end(self._drawer.process))
                 raise OutputError(f"out must be written, {self._path!r} is not whole: its process {how}.") from None
             self._answered += 1
             for record in records:
@@ -212,7 +212,7 @@ class _Drawer:
     def __init__(self) -> None:
         self.memory = _Memory(os.memfd_create("maskjet-frames"))
         try:
-            self.process, self.connection = children.start(__name__, self.memory.descriptor)
+            self.process, self.connection = runner.start(__name__, self.memory.descriptor)
         except OSError:
             os.close(self.memory.descriptor)
             raise

@@ -5,14 +5,11 @@ The supervisor opens the port, loads no model and accepts no connection: `worker
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
 import secrets
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,13 +17,13 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import BinaryIO
 
 from maskjet import errors
 from maskjet.config import EngineConfig
 from maskjet.errors import MaskjetError, UnsupportedError, explain
-from maskjet.host import children, process
+from maskjet.host import process
 from maskjet.host.devices import Place
+from maskjet.host.runner import Child, receive
 from maskjet.serve import server
 from maskjet.serve.process_table import ProcessTable
 from maskjet.serve.settings import Settings
@@ -74,8 +71,6 @@ def serve(
                 device=place.device,
                 starts=starts,
                 supervisor=os.getpid(),
-                listener=listener.fileno(),
-                table=table.descriptor,
                 secret=secret,
                 folder=folder,
                 models=dict(models),
@@ -91,25 +86,18 @@ def serve(
 @dataclass
 class _Worker:
     place: Place
-    process: subprocess.Popen[bytes]
-    file: BinaryIO
-    """File with the worker's configuration, overwritten by its error when it fails."""
+    child: Child
     starts: int
-    """Number of previous restarts."""
+    """Restarts before."""
     deadline: float = math.inf
-    """Monotonic time at which the worker is killed; infinite until it drains."""
-
-    def failure(self) -> tuple[str, str] | None:
-        """Type and message of the worker's final error; None if it wrote none."""
-        self.file.seek(0)
-        told = json.loads(self.file.readline())
-        return (told[0], told[1]) if isinstance(told, list) else None
+    """When it is killed, on the monotonic clock; set once it drains."""
+    failure: tuple[str, str] | None = None
+    """Kind and message of the error that it told."""
 
     def end(self) -> str:
-        """Describe how the worker ended, for messages."""
-        if (failure := self.failure()) is not None:
-            return f"failed: {failure[1]}"
-        return children.tell(self.process.returncode)
+        """How it ended, for messages."""
+        how = self.child.end()
+        return how if self.failure is None else f"failed: {self.failure[1]}"
 
 
 class _Supervisor:
@@ -138,47 +126,44 @@ class _Supervisor:
                 for place in self._places:
                     self._start(place)
                 while self._workers:
-                    time.sleep(_TICK_S)
+                    workers = {each.child: each for each in self._workers.values()}
+                    for child, message in receive(workers, _TICK_S):
+                        if message is None:
+                            self._replace(workers[child])
+                        else:
+                            workers[child].failure = (message[0], message[1])
                     self._step()
             finally:
                 for worker in self._workers.values():
-                    worker.process.kill()
-                    worker.process.wait()
-                    worker.file.close()
+                    worker.child.process.kill()
+                    worker.child.end()
         if self._error is not None:
             raise self._error
 
     def _start(self, place: Place, starts: int = 0) -> None:
         if self._is_ending:
             return
-        config = self._configure(place, starts)
-        file = config.to_file()
-        command = [sys.executable, "-m", "maskjet.serve.worker"]
+        orders, shared = asdict(self._configure(place, starts)), (self._listener.fileno(), self._table.descriptor)
         try:
-            process = subprocess.Popen(
-                command, stdin=file, pass_fds=[config.listener, config.table], env={**os.environ, **place.variables}
-            )
+            child = Child.start("maskjet.serve.worker", orders, *shared, variables=place.variables)
         except OSError as error:
-            file.close()
             self._fail(UnsupportedError(f"The service has ended: {place} can't be started: {explain(error)}."))
             return
-        self._workers[place.number] = _Worker(place, process, file, starts)
+        self._workers[place.number] = _Worker(place, child, starts)
 
     def _step(self) -> None:
         """Restart ended workers, kill hung ones, and announce or drain the service."""
         for number, worker in list(self._workers.items()):
             row, now = self._table.rows[number], time.monotonic()
-            if worker.process.poll() is not None:
-                self._replace(worker)
-            elif now > worker.deadline:
+            if now > worker.deadline:
                 _log.warning("%s has not ended in time and is ended", worker.place)
-                worker.process.kill()
+                worker.child.process.kill()
                 worker.deadline = now + self._patience_s
             elif worker.deadline == math.inf and row.is_ready and not row.turned_ns:  # draining after a device failure
                 worker.deadline = now + self._patience_s
             elif worker.deadline == math.inf and row.is_ready and row.still_s > _HUNG_S:
                 _log.error("%s has not answered for %g s and is ended", worker.place, _HUNG_S)
-                worker.process.kill()
+                worker.child.process.kill()
                 worker.deadline = now + self._patience_s
         if self._is_ending:
             self._drain()
@@ -191,19 +176,19 @@ class _Supervisor:
         place, was_ready = worker.place, self._table.rows[worker.place.number].is_ready
         del self._workers[place.number]
         self._table.clear(place.number)
-        with worker.file:
-            if not self._is_ending and was_ready:
-                _log.warning("%s is started again: it %s", place, worker.end())
-                self._start(place, worker.starts + 1)
-            elif not self._is_ending:
-                self._fail(_error_of(worker))
+        how = worker.end()
+        if not self._is_ending and was_ready:
+            _log.warning("%s is started again: it %s", place, how)
+            self._start(place, worker.starts + 1)
+        elif not self._is_ending:
+            self._fail(_error_of(worker, how))
 
     def _drain(self) -> None:
         """Drain all workers within a bounded time; see `server.Server.shutdown`."""
         if self._listener.fileno() != -1:
             self._listener.close()
             for worker in self._workers.values():
-                worker.process.terminate()
+                worker.child.process.terminate()
                 worker.deadline = time.monotonic() + self._patience_s
 
     def _fail(self, error: MaskjetError) -> None:
@@ -216,16 +201,15 @@ class _Supervisor:
         def end(number: int, _: FrameType | None) -> None:
             if self._is_signalled:
                 for worker in self._workers.values():
-                    worker.process.kill()
+                    worker.child.process.kill()
                 os._exit(128 + number)
             self._is_signalled = self._is_ending = True  # workers that end from now on have not failed
 
         return process.handling_signals(end)
 
 
-def _error_of(worker: _Worker) -> MaskjetError:
-    """Rebuild the error of a worker that ended before it was ready."""
-    failure = worker.failure()
-    if failure is not None and failure[0] in _KINDS:
-        return _KINDS[failure[0]](failure[1])
-    return UnsupportedError(f"The service has ended: {worker.place} was not ready yet when it {worker.end()}")
+def _error_of(worker: _Worker, how: str) -> MaskjetError:
+    """The error of a worker that ended before it was ready."""
+    if worker.failure is not None and worker.failure[0] in _KINDS:
+        return _KINDS[worker.failure[0]](worker.failure[1])
+    return UnsupportedError(f"The service has ended: {worker.place} was not ready yet when it {how}")

@@ -1,8 +1,8 @@
 """Worker process of a service: accepts connections from the shared port, balanced with other workers.
 
 All processes wait for connections at one listening socket; the one with the fewest takes them. Where each takes what it
-can, connections that stay gather in some of them (benchmarks/serve.md). `processes` starts a worker with a
-`WorkerConfig` on standard input, ends it with SIGTERM, and reads why it failed from the same file.
+can, connections that stay gather in some of them (benchmarks/serve.md). `processes` starts a worker and sends it a
+`WorkerConfig`, ends it with SIGTERM, and receives why it failed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 from prometheus_client import Counter
@@ -45,7 +46,7 @@ _REST_S = 0.05  # pause when out of descriptors; clients wait in the listen back
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """Configuration of a worker; passed by standard input, since it includes the token."""
+    """Configuration of a worker; sent over its connection, since it includes the token."""
 
     number: int
     """Number of the worker, from 0; worker 0 watches the sources."""
@@ -57,10 +58,6 @@ class WorkerConfig:
     """Number of restarts of this worker so far."""
     supervisor: int
     """Process id of the supervisor."""
-    listener: int
-    """Descriptor of the listening socket."""
-    table: int
-    """Descriptor of the memory of the `ProcessTable`."""
     secret: str = field(repr=False)
     """Token by which workers authenticate to each other; see `siblings`."""
     folder: str
@@ -74,45 +71,37 @@ class WorkerConfig:
     settings: Mapping[str, Any] = field(repr=False)
     """Fields of `Settings`."""
 
-    def to_file(self) -> BinaryIO:
-        """Write the configuration to a memory file."""
-        file = os.fdopen(os.memfd_create("maskjet-worker"), "w+b")
-        file.write(json.dumps(asdict(self)).encode() + b"\n")
-        file.seek(0)
-        return file
 
-
-def main() -> None:
-    """Run `python -m maskjet.serve.worker`: serve until told to end."""
-    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends these to all processes
+def main(descriptor: int, listener: int, table: int) -> None:
+    """Serve until told to end; gets descriptors of the connection, the listening socket and the `ProcessTable`."""
+    for number in (signal.SIGINT, signal.SIGHUP):  # a service manager sends these to all processes
         signal.signal(number, signal.SIG_IGN)
-    config = WorkerConfig(**json.loads(sys.stdin.buffer.readline()))
+    supervisor = Connection(descriptor)
+    config = WorkerConfig(**json.loads(supervisor.recv_bytes()))
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # die with the supervisor
     if os.getppid() != config.supervisor:
         sys.exit(_FAILED)
     process.suit_program()
     with server.logging_on_stderr("maskjet", origin=f"process {config.number} on {config.device}: "):
         try:
-            _serve(config)
+            failure = _serve(config, listener, table)
         except MaskjetError as error:
-            _fail(type(error).__name__, str(error))
+            failure = type(error).__name__, str(error)
+        if failure is not None:
+            kind, message = failure
+            with suppress(OSError):
+                supervisor.send_bytes(json.dumps([kind, message[:_MOST_CHARACTERS]]).encode())
+            os._exit(_FAILED)  # at once: threads may hang on a failed device
 
 
-def _fail(kind: str, message: str) -> NoReturn:
-    """Report an error to the supervisor and exit at once: threads may hang on a failed device."""
-    text = json.dumps([kind, message[:_MOST_CHARACTERS]])
-    os.pwrite(sys.stdin.fileno(), f"{text}\n".encode(), 0)
-    os._exit(_FAILED)
-
-
-def _serve(config: WorkerConfig) -> None:
-    """Load the models and serve."""
+def _serve(config: WorkerConfig, listening: int, shared: int) -> tuple[str, str] | None:
+    """Load the models and serve; returns kind and message of the error that ended it."""
     limits.read_environment()
     from maskjet.model import load
     from maskjet.serve.app import create_app
     from maskjet.serve.siblings import Siblings
 
-    table = ProcessTable(config.count, config.table)
+    table = ProcessTable(config.count, shared)
     with ExitStack() as stack:
         models = {
             name: stack.enter_context(load(given, weights=config.weights, **config.engine))
@@ -125,10 +114,9 @@ def _serve(config: WorkerConfig) -> None:
         service: Service = app.state.service
         starts = Counter("maskjet_process_restarts", "Starts after an end.", registry=service.metrics.registry)
         starts.inc(config.starts)
-        listener = stack.enter_context(socket.socket(fileno=config.listener))
+        listener = stack.enter_context(socket.socket(fileno=listening))
         _Server(app, listener, table, config.number).run(sockets=[])
-        if service.failure is not None:
-            _fail(type(service.error).__name__, service.failure)
+        return None if service.failure is None else (type(service.error).__name__, service.failure)
 
 
 class _Counted(asyncio.Protocol):
@@ -235,7 +223,3 @@ class _Server(server.Server):
         """Drain; systemd sends SIGTERM to all processes, as the supervisor does."""
         self._is_signalled = False
         super()._end(number, frame)
-
-
-if __name__ == "__main__":
-    main()
