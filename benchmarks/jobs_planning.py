@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 from maskjet.jobs.folders import LocalFolder
-from maskjet.jobs.ledger import Plan
+from maskjet.jobs.manifest import Plan
 from maskjet.jobs.planning import plan
 from maskjet.jobs.segments import Settings
 

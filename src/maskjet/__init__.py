@@ -92,7 +92,7 @@ _MODULES = {
     "limits": "limits",
     "ops": "ops",
     "rewrites": "export.rewrites",
-    "runtimes": "export",  # its name before 0.3
+    "runtimes": "export",  # name before 0.3
     "tracking": "tracking",
     "traffic": "traffic",
 }
@@ -101,7 +101,7 @@ process.avoid_broken_amx()  # before PyTorch is used
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for on first use (PEP 562): PyTorch takes two seconds, and `maskjet --help` needs none."""
+    """Import public names on first use (PEP 562): PyTorch takes two seconds, which `maskjet --help` saves."""
     if name in _MODULES:
         return importlib.import_module(f"maskjet.{_MODULES[name]}")
     if name in _HOMES:

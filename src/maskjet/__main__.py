@@ -2,5 +2,5 @@
 
 from maskjet.cli.main import main
 
-if __name__ == "__main__":  # processes that draw streets import this module again
+if __name__ == "__main__":  # spawned processes import this module again
     main()

@@ -1,4 +1,4 @@
-"""Checks of numbers, choices, sizes and colours that users give, and how a value is shown in a message."""
+"""Validate numbers, choices, sizes and colours from users, and format values for messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_count(name: str, value: object, least: int = 1) -> None:
 
 
 def parse_color(name: str, text: object) -> tuple[int, int, int]:
-    """The red, green and blue bytes of #rrggbb; raises InputError for any other text, as of an argument `name`."""
+    """Parse #rrggbb to (red, green, blue) bytes; raises InputError for other texts, naming the argument."""
     if not isinstance(text, str) or not re.fullmatch("#[0-9a-fA-F]{6}", text):
         raise InputError(f"{name} must be #rrggbb, as in #727272, got {shown(text)}.")
     red, green, blue = bytes.fromhex(text[1:])
@@ -39,7 +39,7 @@ def parse_color(name: str, text: object) -> tuple[int, int, int]:
 
 
 def shown(value: object) -> str:
-    """An untrusted value for a message: short and printable, and quickly made even if the value is endless or huge."""
+    """Format an untrusted value for a message: short, printable, and fast even for huge values."""
     values = value if isinstance(value, list | tuple) else [value]
     if len(values) > 8 or not all(isinstance(each, int | float | str | None) for each in values):
         return f"a {type(value).__name__}"
@@ -49,13 +49,13 @@ def shown(value: object) -> str:
 
 
 def check_choice(name: str, given: object, known: tuple[str, ...]) -> None:
-    """Raise InputError if a field's value is none of the known ones."""
+    """Raise InputError unless a field's value is one of the known ones."""
     if given not in known:
         raise InputError(f"{name} must be one of {known}, got {given!r}{suggest(given, known, lists=False)}")
 
 
 def parse_hw(text: str, name: str = "input_size", expected: str = "WIDTHxHEIGHT, as in 640x384") -> tuple[int, int]:
-    """(height, width) of WIDTHxHEIGHT; raises InputError, with the argument's name and what is expected."""
+    """Parse WIDTHxHEIGHT to (height, width); raises InputError with the argument's name and expectation."""
     found = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
     if found is None:
         raise InputError(f"{name} must be {expected}, got {text!r}.")
@@ -63,7 +63,7 @@ def parse_hw(text: str, name: str = "input_size", expected: str = "WIDTHxHEIGHT,
 
 
 def to_count(name: str, value: Any, expected: str, most: float) -> int | None:
-    """Check a whole number or None; returns it as Python's `int`, which does not overflow as NumPy's do."""
+    """Check an integer or None; returns a Python `int`, which does not overflow as NumPy's do."""
     if value is None:
         return None
     try:

@@ -69,7 +69,7 @@ class _IndexedError(Exception):
         super().__init__(message)
         self.index = index
 
-    def __reduce__(self) -> tuple[Any, ...]:  # pickle's own leaves out the index
+    def __reduce__(self) -> tuple[Any, ...]:  # the default loses the index
         return partial(type(self), index=self.index), self.args
 
 
@@ -134,7 +134,7 @@ class DeviceError(_IndexedError, MaskjetError, RuntimeError):
 
 
 def device_error(what: object, index: int, error: Exception) -> DeviceError:
-    """An error, caused by another one, that says what a device failed on; `index` is as in `DeviceError`."""
+    """Make a DeviceError, caused by another error, that names the work; `index` is as in `DeviceError`."""
     failure = DeviceError(f"The device failed on {what}: {first_line(error)}", index=index)
     failure.__cause__ = error
     return failure
@@ -151,7 +151,7 @@ class MissingDependencyError(MaskjetError, ImportError):
 
 
 def explain(error: Exception) -> str:
-    """The reason stated by an error of the operating system or FFmpeg, without its number."""
+    """Reason in an error of the operating system or FFmpeg, without its number."""
     return getattr(error, "strerror", None) or str(error)
 
 
@@ -161,7 +161,7 @@ def first_line(error: BaseException) -> str:
 
 
 def suggest(name: object, known: Iterable[str], *, lists: bool = True) -> str:
-    """The end of a message about a misspelt name: the closest known one, or all of them if none is close.
+    """End of a message about a misspelt name: the closest known name, or all of them if none is close.
 
     Args:
         name: What was given instead of a known name, of any type.
@@ -176,7 +176,7 @@ def suggest(name: object, known: Iterable[str], *, lists: bool = True) -> str:
         >>> suggest("zebra", ["car", "truck", "bus"], lists=False)
         '.'
     """
-    from difflib import get_close_matches  # here, so that `import maskjet` does not wait for it
+    from difflib import get_close_matches  # imported here: slow, and not needed by `import maskjet`
 
     names = list(known)
     by_folded = {each.casefold(): each for each in reversed(names)}
@@ -188,7 +188,7 @@ def suggest(name: object, known: Iterable[str], *, lists: bool = True) -> str:
 
 @contextmanager
 def translate_errors(error: type[MaskjetError], message: str) -> Iterator[None]:
-    """Turn any exception of a foreign library into one of maskjet's; wraps the code that reads a kind of input.
+    """Translate exceptions of foreign libraries to one of maskjet's; wraps code that reads one kind of input.
 
     Maskjet's own exceptions pass unchanged. The classes that NumPy, PyTorch, FFmpeg or OpenCV raise on broken input
     change between versions, so all are caught.

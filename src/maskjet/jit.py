@@ -1,4 +1,4 @@
-"""Functions compiled to machine code by numba, when they are first called."""
+"""Functions compiled to machine code by numba at their first call."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Ints = NDArray[np.int64]
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
-# One function is compiled at a time, as numba does anyway. A fork waits, so that no child inherits a lock that a thread
-# of its parent held.
+# One function is compiled at a time, as in numba itself. Forks wait, so that no child inherits a lock held by another
+# thread.
 _compiling = threading.RLock()
 os.register_at_fork(before=_compiling.acquire, after_in_parent=_compiling.release, after_in_child=_compiling.release)
 
@@ -56,7 +56,7 @@ def compile_all() -> None:
 
 
 class Compiled(Generic[_Given, _Result]):
-    """A function that is compiled, or read from the cache, by the first thread that calls it."""
+    """A function compiled, or loaded from the cache, at its first call in any thread."""
 
     def __init__(self, function: Callable[_Given, _Result], signature: Any) -> None:
         functools.update_wrapper(self, function)
@@ -74,26 +74,26 @@ class Compiled(Generic[_Given, _Result]):
 
     @property
     def _numba_type_(self) -> Any:
-        """The type by which numba knows this function where another compiled one calls it; compiles it."""
+        """Numba type of this function, used when another compiled function calls it; compiles it."""
         self.compile()
         return self._call._numba_type_  # type: ignore[attr-defined]
 
     def compile(self) -> None:
-        """Compile the function for its signature, or read it from the cache, if that was not done before."""
+        """Compile the function for its signature, or load it from the cache, unless done before."""
         with _compiling:
             if self._is_compiled:
                 return
-            import numba  # takes half a second
+            import numba  # importing takes half a second
 
             dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(self.py_func)
             dispatcher._cache = _Cache(self)
             with cache.telling():
                 dispatcher.compile(self._signature)
-            dispatcher.disable_compile()  # other arguments are an error, not another compilation
+            dispatcher.disable_compile()  # other argument types are errors, not recompiled
             self._call, self._is_compiled = dispatcher, True
 
     def sources(self) -> bytes:
-        """The sources of this function and of the compiled ones that it may call."""
+        """Sources of this function and of all compiled functions that it may call."""
         files: set[str] = set()
         left: list[Callable[..., Any]] = [self.py_func]
         while left:
@@ -106,7 +106,7 @@ class Compiled(Generic[_Given, _Result]):
 
 
 class _Cache:
-    """A compiled function's file in the cache folder; does what numba's own cache does for a dispatcher.
+    """Cache file of a compiled function; implements the interface of numba's dispatcher cache.
 
     numba's own stops with an error where a file is damaged or can't be written, and looks at no other source.
     """
@@ -115,18 +115,18 @@ class _Cache:
         self._function = function
 
     def load_overload(self, _signature: Any, target: Any) -> Any:
-        """The function's code; None if there is none for these sources, versions and processor."""
+        """Load the function's code; None if there is none for these sources, versions and processor."""
         from numba.core.compiler import CompileResult
 
         target.refresh()
         try:
             content = self._path(target.codegen()).read_bytes()
             return CompileResult._rebuild(target, *pickle.loads(content))  # type: ignore[no-untyped-call]
-        except Exception:  # not there, not readable, or damaged: it is compiled anew
+        except Exception:  # missing, unreadable or damaged: compile again
             return None
 
     def save_overload(self, _signature: Any, result: Any) -> None:
-        """Keep the function's code, if that is possible."""
+        """Save the function's code if possible."""
         from numba.core.serialize import dumps
 
         with suppress(OSError, TypeError):
@@ -152,7 +152,7 @@ class _Cache:
 
 
 class Inlined(Generic[_Given, _Result]):
-    """A function that numba inlines into the compiled ones that call it; numba knows it by its attributes."""
+    """A function that numba inlines into compiled callers; numba recognises it by its attributes."""
 
     targetoptions = {"inline": "always"}  # noqa: RUF012 (numba's name)
 
@@ -164,8 +164,8 @@ class Inlined(Generic[_Given, _Result]):
     def _numba_type_(self) -> Any:
         import numba
 
-        return numba.types.none  # of the name, which nothing uses once the function is inlined
+        return numba.types.none  # type of the name, unused once inlined
 
     def __call__(self, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
-        """Call the function, which nobody compiled."""
+        """Call the uncompiled Python function."""
         return self.py_func(*args, **kwargs)

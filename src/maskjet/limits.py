@@ -33,7 +33,7 @@ _PREFIX = "MASKJET_LIMIT_"
 
 
 def check(name: str, value: int, subject: str, error: type[Exception] = InputError) -> None:
-    """Raise `error` if a value is above the limit of this name; `subject` begins the message: "'a.png' has"."""
+    """Raise `error` if a value exceeds the named limit; `subject` begins the message: "'a.png' has"."""
     limit = globals()[name]
     if value > limit:
         cure = f"raise maskjet.limits.{name} or {_PREFIX}{name.upper()} if you trust it"
@@ -41,7 +41,7 @@ def check(name: str, value: int, subject: str, error: type[Exception] = InputErr
 
 
 def read_small(path: Path, most: int = 2**22) -> bytes:
-    """The content of a file of settings; raises ValueError if it has more bytes than `most`, or is endless."""
+    """Read a small file of settings; raises ValueError if it has more than `most` bytes or is endless."""
     with path.open("rb") as file:
         content = file.read(most + 1)
     if len(content) > most:

@@ -1,4 +1,4 @@
-"""Things in huge GeoTIFFs, read window by window and written to maps, GeoJSON or GeoParquet, as they are found."""
+"""Detect on huge GeoTIFFs, read window by window, and write instances to GeoJSON or GeoParquet."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from maskjet.tiling.merging import Things
 
 SUFFIXES = (".geojson", ".parquet")
-"""Ends of the names of maps."""
-_PIXELS_AT_ONCE = 2**23  # of a window, whose blocks all cores decode
-_Features = list[dict[str, Any]]  # of GeoJSON, in the raster's CRS
+"""Suffixes of map outputs."""
+_PIXELS_AT_ONCE = 2**23  # pixels per window, whose blocks are decoded on all cores
+_Features = list[dict[str, Any]]  # GeoJSON features, in the raster's CRS
 _Writer = Callable[[_Features], object]
 
 
@@ -44,7 +44,7 @@ def detect_raster(
     on_row: Callable[[int, int], object] = lambda *_: None,
     **options: Any,
 ) -> int:
-    """Detect on overlapping tiles of a GeoTIFF of any size, and write things to maps, as if all were merged at once.
+    """Detect on overlapping tiles of a GeoTIFF of any size, and write the merged instances to maps.
 
     Some megapixels are in memory, and what was found in rows of tiles that later ones overlap.
 
@@ -99,13 +99,13 @@ def detect_raster(
 
 @contextmanager
 def _open_raster(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """Open a GeoTIFF as rasterio does, with GDAL's driver of that format alone; errors are those of `detect_raster`."""
+    """Open a GeoTIFF with rasterio, allowing only GDAL's GTiff driver; errors are those of `detect_raster`."""
     rasterio = require("rasterio", extra="geo", purpose="A raster")
-    path, file = os.fspath(path), Path(os.path.realpath(path))  # absolute, so that it is no URL
+    path, file = os.fspath(path), Path(os.path.realpath(path))  # absolute, so not taken for a URL
     options = {"GDAL_CACHEMAX": 256, "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR", "GDAL_NUM_THREADS": "ALL_CPUS"}
     with rasterio.Env(**options), ExitStack() as stack:
         with warnings.catch_warnings(), translate_errors(SourceError, f"source must be a GeoTIFF, {path!r} is not"):
-            warnings.simplefilter("ignore")  # that it has no place on earth
+            warnings.simplefilter("ignore")  # about missing georeference
             raster = stack.enter_context(rasterio.open(file, driver="GTiff"))
         kinds = [kind for kind, _ in zip(raster.dtypes, range(5), strict=False)]
         if kinds[3:] and raster.colorinterp[3].name == "alpha":
@@ -122,7 +122,7 @@ def _open_raster(path: str | os.PathLike[str]) -> Iterator[Any]:
 
 
 def _detect(model: Model, raster: Any, row: Sequence[Tile], options: Any) -> Iterator[tuple[Tile, Detections]]:
-    """Detect on a row of tiles, some of which are read at once."""
+    """Detect on a row of tiles, read in windows of several tiles."""
     top, _, height, width = row[0]
     count = max(1, _PIXELS_AT_ONCE // (height * width))
     for some in (row[k : k + count] for k in range(0, len(row), count)):
@@ -136,7 +136,7 @@ def _detect(model: Model, raster: Any, row: Sequence[Tile], options: Any) -> Ite
 
 
 def _outline(things: Things, raster: Any, seen: Detections) -> Iterator[dict[str, Any]]:
-    """Make features of things; masks are dense only in their boxes. `seen` are any detections of the model."""
+    """Convert instances to features; masks are dense only in their boxes. `seen`: any detections of the model."""
     from rasterio.features import shapes
 
     from maskjet.tiling.merging import to_runs
@@ -149,8 +149,8 @@ def _outline(things: Things, raster: Any, seen: Detections) -> Iterator[dict[str
         limits.check("mask_pixels", math.prod(size_hw), "a thing's box has")
         mask = to_runs([strips - (left, top, top)], size_hw).unite()
         place = raster.window_transform(((top, bottom), (left, right)))
-        traced = shapes(mask, mask=mask.view(bool), connectivity=4, transform=place)  # 8 makes invalid polygons
-        turn = -1 if place.determinant > 0 else 1  # so that exteriors are counterclockwise where rows go north
+        traced = shapes(mask, mask=mask.view(bool), connectivity=4, transform=place)  # 8 gives invalid polygons
+        turn = -1 if place.determinant > 0 else 1  # exteriors must be counterclockwise, also if rows go north
         polygons = [[ring[::turn] for ring in part["coordinates"]] for part, _ in traced]
         geometry = {"type": "MultiPolygon", "coordinates": polygons}
         name = seen.class_names.get(int(class_id), str(class_id))
@@ -203,7 +203,7 @@ def _open_geoparquet(file: Any, raster: Any) -> Iterator[_Writer]:
 
 
 def _to_wkb(polygons: Sequence[Any]) -> bytes:
-    """A multipolygon as well-known binary."""
+    """Encode a multipolygon as well-known binary (WKB)."""
     parts = [struct.pack("<BII", 1, 6, len(polygons))]
     for rings in polygons:
         parts.append(struct.pack("<BII", 1, 3, len(rings)))

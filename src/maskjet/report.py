@@ -1,4 +1,4 @@
-"""The report of a model: how it runs, and what it has done so far."""
+"""The report of a model: how it runs, and counts of its work."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class Report:
     """
 
     model: str
-    """The spec's name."""
+    """Name of the model's spec."""
     device: str
-    """The device, with its name."""
+    """Device of the model, with the name of the hardware."""
     precision: str
-    """Precision of the network."""
+    """Precision of the network: "fp32", "fp16" or "bf16"."""
     engine: str
-    """Whether the steps run as graphs or one by one, and why."""
+    """Whether the steps run as CUDA graphs or eagerly, and why."""
     network: str
-    """What runs the network: whether it is compiled, for which batches and how long that took, or why not; or the
+    """Runtime of the network: whether it is compiled, for which batches and how long that took, or why not; or the
     runtime of an exported file."""
     resize: str
-    """How frames become the network's input."""
+    """How frames are resized to the network's input."""
     steps: Mapping[str, str]
     """Step to the implementation that serves it and why it was chosen."""
     graphs: Mapping[str, str]
@@ -45,17 +45,17 @@ class Report:
     images: int
     """Images processed so far."""
     tiles: int
-    """Tiles that images were cut into so far, with the whole images that were looked at besides."""
+    """Tiles processed so far, including whole images processed with them."""
     detections: int
     """Detections returned so far."""
     dropped: int
-    """Frames dropped so far because newer ones had come."""
+    """Frames dropped so far because newer ones had arrived."""
     tracks: int
     """Tracks confirmed so far by streams with `track`: the sum of each source's highest id."""
     tracking_ms: float
-    """Mean time of tracking a frame, in milliseconds; 0 where none was tracked."""
+    """Mean time of tracking a frame in milliseconds; 0 without tracking."""
     fallbacks: Mapping[str, int]
-    """Slower paths that this model took so far, by op and reason."""
+    """Counts of slower paths taken so far, by op and reason."""
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types."""
@@ -77,7 +77,7 @@ class Report:
 
 
 def make_report(name: str, engine: Engine) -> Report:
-    """Report on an engine that runs the model of this name."""
+    """Make the report of an engine that runs the model of this name."""
     steps, why_no_graph = engine.steps, engine.why_no_graph
     return Report(
         model=name,

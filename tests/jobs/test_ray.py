@@ -15,7 +15,7 @@ from maskjet.errors import UnsupportedError
 from maskjet.jobs import local
 from maskjet.jobs import ray as jobs_ray
 from maskjet.jobs.folders import open_folder
-from maskjet.jobs.ledger import FAILURES
+from maskjet.jobs.manifest import FAILURES
 from maskjet.jobs.parts import Parts
 from tests import ray_cluster
 from tests.cli.command_line import call

@@ -15,8 +15,8 @@ from maskjet.host import devices as machines
 from maskjet.jobs import ray as jobs_ray
 from maskjet.jobs import work, worker
 from maskjet.jobs.folders import LOCK, open_folder
-from maskjet.jobs.ledger import note_failures
 from maskjet.jobs.local import LocalWorkers, StartedWorker
+from maskjet.jobs.manifest import note_failures
 from maskjet.jobs.segments import Settings, digest
 from maskjet.jobs.work import TRIES, Outcome, Worker, error_answer, parse_answer
 from maskjet.sources import decoding

@@ -265,9 +265,11 @@ def test_no_compiled_loop_leaves_its_arrays(tmp_path):
     tests = ["any_bytes_are_read_as_python_reads_them", "strings_are_read_as_python_reads_them"]
     tests += ["runs_that_fill_the_mask_are_read_and_others_refused"]
     calls = "".join(f"hostile.test_{name}()\n" for name in tests)
-    program = f"from tests import test_coco_rle_hostile as hostile\n{calls}"
-    # numba's cache knows nothing of these checks.
-    checks = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_OPT": "0", "NUMBA_CACHE_DIR": str(tmp_path)}
+    profile = 'import hypothesis\nhypothesis.settings.register_profile("slow", derandomize=True, deadline=None)\n'
+    program = f'{profile}hypothesis.settings.load_profile("slow")\n'
+    program += f"from tests.masks import test_coco_rle_hostile as hostile\n{calls}"
+    # The cache knows nothing of these checks.
+    checks = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_OPT": "0", "MASKJET_CACHE_DIR": str(tmp_path)}
     command, root = [sys.executable, "-c", program], Path(__file__).parents[2]
     done = subprocess.run(command, cwd=root, env={**os.environ, **checks}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

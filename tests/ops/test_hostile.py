@@ -195,8 +195,8 @@ def test_the_cpu_agrees_with_the_reference_on_wild_numbers():
 def test_no_compiled_loop_leaves_its_arrays(tmp_path):
     """With numba's checks of every index; they are compiled in, so in a process of its own."""
     program = "import torch; torch.set_num_threads(2); from tests.ops.test_hostile import fuzz; print(fuzz(1, 60))"
-    # numba's cache knows nothing of these checks.
-    checks = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_OPT": "0", "NUMBA_CACHE_DIR": str(tmp_path)}
+    # The cache knows nothing of these checks.
+    checks = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_OPT": "0", "MASKJET_CACHE_DIR": str(tmp_path)}
     command, environment = [sys.executable, "-c", program], {**os.environ, **checks}
     root = Path(__file__).parents[2]
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)

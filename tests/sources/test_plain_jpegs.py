@@ -357,7 +357,7 @@ for data, _ in zip(small_files(rng), range(200)):
 @pytest.mark.slow
 def test_no_byte_outside_a_file_is_touched(tmp_path):
     root = Path(__file__).parents[2]
-    env = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
+    env = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "MASKJET_CACHE_DIR": str(tmp_path)}
     env["PYTHONPATH"] = os.pathsep.join((str(root), str(root / "src")))
     (tmp_path / "bounds.py").write_text(BOUNDS)
     done = subprocess.run(

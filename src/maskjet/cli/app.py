@@ -24,7 +24,7 @@ app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",  # options in panels
+    rich_markup_mode="rich",  # renders options in panels
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=_EXAMPLES,
 )

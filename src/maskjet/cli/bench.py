@@ -39,7 +39,7 @@ def bench(
     from maskjet.evaluation.speed import DEPTHS, measure_source
     from maskjet.sources.frames import open_source
 
-    open_source(source).close()  # fails early, before the model is loaded
+    open_source(source).close()  # fail early, before the model is loaded
     with load_model(model, weights, config) as loaded, progress("measuring", len(DEPTHS)) as advance:
         report = measure_source(source, loaded, frames=frames, on_progress=advance)
     print_result(report.as_dict() if as_json else report, to_stdout=True)

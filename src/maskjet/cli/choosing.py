@@ -1,4 +1,4 @@
-"""Thresholds and classes given as text, and the model that takes them."""
+"""Parse thresholds and classes from options, and load the model."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ ClassesOption = Annotated[list[str] | None, option("NAME,NAME,…", "Report only
 
 
 def split_list(texts: Sequence[str] | None) -> list[str]:
-    """The items of an option that may be repeated, or have commas."""
+    """Split an option that may be repeated or contain commas."""
     return [item.strip() for text in texts or () for item in text.split(",")]
 
 
 def parse_thresholds(texts: Sequence[str] | None) -> tuple[float | None, dict[str, float]]:
-    """Parse the values of --threshold: one for all classes, None if there is none; and those of single classes by name.
+    """Parse --threshold: the one for all classes, None without, and those of single classes by name.
 
     Raises:
         InputError: A value is no number, or is given twice.
@@ -61,7 +61,7 @@ def load_model(
     classes: Sequence[str] | None = None,
     class_names: Path | None = None,
 ) -> Model:
-    """Load the model that a command's options name; raises as `maskjet.load`."""
+    """Load the model given by a command's options; raises as `maskjet.load`."""
     from maskjet.model import open_model
 
     return open_model(

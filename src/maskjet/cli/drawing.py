@@ -1,4 +1,4 @@
-"""Options that say what annotated video and images show, and whether they are annotated at all."""
+"""Options of drawing: annotation, redaction or cutouts in video and images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PANEL = "How results are drawn"
 COLOURS = ("class", "instance")
 MASK_PIXELS = ("raw", "box", "largest")
 DRAWINGS = ("annotate", "redact", "cutout")
-# Stated here, as the classes' module takes long to import; a test compares them with its fields.
+# Duplicated here, since importing `DrawStyle` is slow; a test compares names and types.
 FIELDS: Mapping[str, tuple[type, str, str]] = {
     "boxes": (bool, "", "Whether boxes are drawn."),
     "labels": (bool, "", "Whether class names are written."),
@@ -66,11 +66,11 @@ GO_WITH: Mapping[str, Sequence[str]] = {
     "margin": ("redact",),
     "hold": ("redact",),
 }
-"""Ways to draw that an option goes with."""
+"""Drawing modes that each option is valid for."""
 
 
 def with_style(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of drawing, in place of its parameter `style`.
+    """Replace a command's parameter `style` by the drawing options.
 
     The command gets a function that makes the style, as its class takes long to import, and tells the masks' pixels for
     other outputs.
@@ -85,7 +85,7 @@ def with_style(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def make_style(given: Mapping[str, Any]) -> Style:
-    """Make a style of the values of options that are given, by name; raises InputError if they don't go together."""
+    """Build a style from given options, by name; raises InputError if they are incompatible."""
     from maskjet.drawing import Cutout, DrawStyle, Redaction
 
     values = dict(given)
@@ -108,7 +108,7 @@ def make_style(given: Mapping[str, Any]) -> Style:
 
 
 def check_drawn(style: Style, outs: Sequence[str], *, shows: bool) -> None:
-    """Raise InputError if a run that redacts or cuts out has no output where that is seen."""
+    """Raise InputError if a run redacts or cuts out without an output that shows it."""
     from maskjet.drawing import DrawStyle
     from maskjet.outputs.opening import kind_of
     from maskjet.sources.containers import shown_name
@@ -121,7 +121,7 @@ def check_drawn(style: Style, outs: Sequence[str], *, shows: bool) -> None:
 
 
 def check_classes(style: Style, model: Model) -> None:
-    """Raise InputError unless a model reports all classes that a style redacts or cuts out, and knows its palette's."""
+    """Raise InputError unless the model reports all classes of a style, and knows those of its palette."""
     from maskjet.drawing import DrawStyle
 
     known = [name for _, name in sorted(model.spec.class_names.items())]
@@ -138,7 +138,7 @@ def check_classes(style: Style, model: Model) -> None:
 
 
 def _parse_draw(text: str) -> tuple[str, Sequence[str] | None]:
-    """The way to draw and the names of classes, None for all."""
+    """Parse --draw: the mode, and class names, None for all."""
     way, has_classes, names = text.partition("=")
     if way not in DRAWINGS:
         raise InputError(f"draw must be annotate, redact or cutout, got {text!r}{suggest(way, DRAWINGS, lists=False)}")

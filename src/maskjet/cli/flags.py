@@ -1,4 +1,4 @@
-"""Commands whose errors name their options by the flags."""
+"""Register commands, and name options by flags in their errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OTHER_NAMES = {
     "seconds": "segment_seconds",
     "images": "segment_images",
 }
-"""Names in Python of arguments whose options have other names."""
+"""Python argument names whose flags differ, with the flag names."""
 _NONE: Mapping[str, Any] = MappingProxyType({})
 _given: ContextVar[Mapping[str, Any]] = ContextVar("options of the running command, with their values", default=_NONE)
 
@@ -31,7 +31,7 @@ AnyCommand = Callable[..., None]
 def add_command(
     app: typer.Typer, examples: str, name: str | None = None, cls: type[TyperCommand] | None = None
 ) -> Callable[[AnyCommand], AnyCommand]:
-    """Add a function to an app as a command: keyword-only parameters are its options, examples the end of its help."""
+    """Add a function to an app as a command; keyword-only parameters become options, examples end the help."""
 
     def add(command: AnyCommand) -> AnyCommand:
         @functools.wraps(command)
@@ -47,7 +47,7 @@ def add_command(
 
 
 def in_flags(error: Exception) -> str:
-    """The message of an error, with the argument that it begins with named by the running command's flag.
+    """Rewrite an error message: the argument at its start becomes the running command's flag.
 
     An option that was not given is none that is wrong, unless that is what the message says.
     """

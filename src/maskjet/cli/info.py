@@ -74,7 +74,7 @@ def info(
 
 
 def _warm_up(model: Model) -> Any:
-    """Detect on two black frames, the second of which captures the steps; returns the report."""
+    """Detect on two black frames, since the second captures the graph; returns the report."""
     import numpy as np
 
     from maskjet.traffic import SIZES_HW
@@ -103,7 +103,7 @@ def _describe_spec(spec: ModelSpec | TwoStageSpec) -> dict[str, Any]:
 
 
 def _describe_file(model: str, weights: Path | None) -> str:
-    """The file that a model was read from, and its size."""
+    """Describe the file that a model was read from, and its size."""
     path = weights or Path(model)
     if weights is None and model == "demo":
         return "part of maskjet: trained on drawn streets"
@@ -122,7 +122,7 @@ def _shown_classes(classes: Mapping[str, str]) -> str:
 
 
 def _lines(facts: Mapping[str, Any]) -> str:
-    """A line for each fact."""
+    """Format the facts, one per line."""
 
     def shown(value: Any) -> str:
         if isinstance(value, bool):

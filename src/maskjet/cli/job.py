@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     MakeWorkers = Callable[[dict[str, Any]], LocalWorkers]
 
 _EXIT_FAILED = 1
-_PROBE_S = 120.0  # longest wait for a process that imports PyTorch and asks a GPU
+_PROBE_S = 120.0  # timeout of a process that imports PyTorch and queries a GPU
 _PLAN_PANEL = "How the files are cut into segments"
 _PLACE_PANEL = "Where segments are processed: here, or on a Ray cluster"
 _EXAMPLES = """
@@ -113,7 +113,7 @@ class PlaceOptions:
 
 
 class _DefaultGroup(TyperGroup):
-    """A group that runs its first command where none is named."""
+    """A command group that runs its first command by default."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in {*self.commands, *self.get_help_option_names(ctx)}:
@@ -194,7 +194,7 @@ def job(
     segments = plan(source, recursive=recursive, seconds=segment_seconds, images=segment_images)
     make_workers = _make_workers(where, config)
     stop = signals.Stop()
-    # stdout is for the result, and where workers end or nodes are lost Ray prints so there.
+    # Keep stdout for the result: Ray prints there about ended workers and lost nodes.
     with signals.stopping(stop), _showing() as show, redirect_stdout(sys.stderr):
         found = driver.run(segments, out, settings, make_workers, stop.event, show)
     print_result(asdict(found) if as_json else _summary(found, out))
@@ -234,7 +234,7 @@ def _make_workers(where: PlaceOptions, config: EngineConfig) -> MakeWorkers:
 
 
 def _jpeg_decoder(ray: str | None, devices: str | None, config: EngineConfig) -> str:
-    """What decodes JPEGs, the same in all workers: nvJPEG if asked for, or if each one's GPU can use it."""
+    """Choose the JPEG decoder of all workers: nvJPEG if requested, or if all their GPUs support it."""
     from maskjet.host.devices import choose
     from maskjet.sources.decoding import name_nvjpeg
 
@@ -248,7 +248,7 @@ def _jpeg_decoder(ray: str | None, devices: str | None, config: EngineConfig) ->
 
 
 def _decode_jpegs(devices: Collection[str]) -> bool:
-    """Whether GPUs can decode JPEGs; asked in a process that ends, as this one makes no CUDA context."""
+    """Whether GPUs can decode JPEGs; tested in a child process, as this one creates no CUDA context."""
     script = f"from maskjet.sources.nvjpeg import jpeg_decoder\nfor device in {sorted(devices)}: jpeg_decoder(device)"
     try:
         return not subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=_PROBE_S).returncode
@@ -265,7 +265,7 @@ def _every_device(config: EngineConfig) -> str:
 
 @contextmanager
 def _showing() -> Iterator[Any]:
-    """A progress bar of segments on stderr, if that is a terminal; yields a function that takes a `Progress`."""
+    """Show a progress bar of segments on a terminal; yields a function that takes a `Progress`."""
     with progress_bars() as bars:
         bar = bars.add_task("segments", total=None)
 
@@ -281,7 +281,7 @@ def _showing() -> Iterator[Any]:
 
 def _summary(found: Progress, out: str) -> str:
     from maskjet.jobs.folders import open_folder
-    from maskjet.jobs.ledger import FAILURES
+    from maskjet.jobs.manifest import FAILURES
 
     rate = f", {found.frames / found.seconds:.1f} frames/s" if found.frames and found.seconds else ""
     lines = [

@@ -1,4 +1,4 @@
-"""Shared by the commands: options, progress bars, and printing of results and errors."""
+"""Options, progress bars and printing shared by all commands."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 
     from maskjet.sources.source import Source
 
-_LONGEST_NAME = 48  # characters of a source's name on a terminal
+_LONGEST_NAME = 48  # longest source name on a terminal, in characters
 ENGINE_PANEL = "How the model runs"
 _INPUT_PANEL = "How frames become the model's input"
 INPUT = ("input_size", "resize", "letterbox_color", "letterbox_place")
-"""Fields of `EngineConfig` that say how frames become the network's input."""
+"""Fields of `EngineConfig` that define the conversion of frames to the network's input."""
 _LABELS_PANEL = "What labels, data sets and crops hold"
-_METAVARS = {  # of values that are no names
+_METAVARS = {  # metavars of values that are no names
     "input_size": "WIDTHxHEIGHT",
     "letterbox_color": "#RRGGBB",
     "polygon_tolerance": "PIXELS",
     "coco_categories": "NAME=ID",
 }
-_PANELS = {"device": None, **dict.fromkeys((*INPUT, "resample"), _INPUT_PANEL)}  # of options in no panel, or another
-_WIDEST = 24  # characters of a metavar; with a wider one little is left for the help
+_PANELS = {"device": None, **dict.fromkeys((*INPUT, "resample"), _INPUT_PANEL)}  # panels of other options
+_WIDEST = 24  # longest metavar; wider ones squeeze the help text
 
 
 def option(
     metavar: str, text: str, *flags: str, panel: str | None = None, choices: Sequence[str] = (), **others: Any
 ) -> Any:
-    """An option with a value, whose `choices` the shell completes; its flag is the parameter's name if not given."""
+    """Declare an option with a value; the shell completes `choices`. The flag defaults to the parameter's name."""
     if choices:
         others["autocompletion"] = completing(choices)
     return typer.Option(*flags, metavar=metavar, help=text, rich_help_panel=panel, **others)
@@ -65,12 +65,12 @@ def parse_processes(text: str) -> int | None:
 
 
 def completing(choices: Sequence[str]) -> Callable[[str], list[str]]:
-    """A function that completes a value in the shell; where it has no answer, the shell completes files."""
+    """Return a shell completion function; without a match, the shell completes files."""
     return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
 
 
 def switch(flag: str, text: str, panel: str | None = None) -> Any:
-    """An option without a value."""
+    """Declare an option without a value."""
     return option("", text, flag, panel=panel)
 
 
@@ -150,7 +150,7 @@ def with_options(
     options: Mapping[str, inspect.Parameter],
     make: Callable[[dict[str, Any]], Any],
 ) -> Callable[..., None]:
-    """Give a command options in place of its parameter `name`, which `make` makes of those that are given, by name."""
+    """Replace a command's parameter `name` by options; `make` builds its value from those that are given."""
 
     @functools.wraps(command)
     def run(**arguments: Any) -> None:
@@ -166,7 +166,7 @@ def with_options(
 
 
 def _option(config: type, name: str, panel: str | None) -> inspect.Parameter:
-    """The option of an annotated field of `EngineConfig` or `LabelOptions`."""
+    """Declare the option of an annotated field of `EngineConfig` or `LabelOptions`."""
     kind, text = typing.get_args(typing.get_type_hints(config, include_extras=True)[name])
     if kind in (bool, bool | None, int, float):
         return optional(name, kind, _METAVARS.get(name, "N"), text, panel)
@@ -180,7 +180,7 @@ def _option(config: type, name: str, panel: str | None) -> inspect.Parameter:
 def optional(
     name: str, kind: Any, metavar: str, text: str, panel: str | None = None, choices: Sequence[str] = ()
 ) -> inspect.Parameter:
-    """The parameter of an option whose value is None if it is not given.
+    """Parameter of an option that is None if not given.
 
     Its kind is the value's type: bool makes a switch, bool | None one that can also be switched off, without metavars.
     """
@@ -194,7 +194,7 @@ def optional(
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """(height, width) in pixels of a --size: a name or WIDTHxHEIGHT."""
+    """Parse --size, a name or WIDTHxHEIGHT, to (height, width) in pixels."""
     from maskjet.traffic import SIZES_HW
 
     return SIZES_HW.get(text) or parse_hw(text, "--size", f"one of {', '.join(SIZES_HW)} or WIDTHxHEIGHT")
@@ -202,7 +202,7 @@ def parse_size(text: str) -> tuple[int, int]:
 
 @contextmanager
 def progress(task_name: str, total: int | None) -> Iterator[Callable[[], None]]:
-    """A progress bar with speed and time left on stderr, if that is a terminal; yields a function to advance it."""
+    """Show a progress bar with speed and time left on a terminal; yields a function to advance it."""
     with progress_bars() as bars:
         task = bars.add_task(task_name, total=total)
         yield lambda *_: bars.advance(task)
@@ -210,7 +210,7 @@ def progress(task_name: str, total: int | None) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def progress_of(sources: Sequence[Source], note: str = "") -> Iterator[Callable[[int], None]]:
-    """A line per source on stderr, if that is a terminal: a progress bar or, if any is live, how each does.
+    """Show a line per source on a terminal: a progress bar or, if any source is live, its state.
 
     Names have a note behind them; without one, a single source is not named. Yields a function to call for each frame,
     with the position of its source.
@@ -221,7 +221,7 @@ def progress_of(sources: Sequence[Source], note: str = "") -> Iterator[Callable[
     from rich.text import Text
 
     class StateColumn(ProgressColumn):
-        """How a source does."""
+        """Column with frame rate and latency of a source."""
 
         def render(self, task: Task) -> Text:
             return Text(printable(str(task.fields["source"].state)))
@@ -238,13 +238,13 @@ def progress_of(sources: Sequence[Source], note: str = "") -> Iterator[Callable[
 
 @contextmanager
 def progress_bars(*columns: ProgressColumn) -> Iterator[Progress]:
-    """Progress bars on stderr, if that is a terminal; by default with speed and time left."""
+    """Create progress bars on stderr, shown on terminals only; by default with speed and time left."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, ProgressColumn, Task
     from rich.text import Text
 
     class SpeedColumn(ProgressColumn):
-        """Steps per second, once there are some."""
+        """Column with steps per second."""
 
         def render(self, task: Task) -> Text:
             return Text("" if task.speed is None else f"{task.speed:.1f}/s", style="progress.data.speed")
@@ -252,7 +252,7 @@ def progress_bars(*columns: ProgressColumn) -> Iterator[Progress]:
     columns = columns or (*Progress.get_default_columns(), MofNCompleteColumn(), SpeedColumn())
     console = Console(stderr=True)
     off, is_seen = not console.is_terminal, sys.stdout is not None and sys.stdout.isatty()
-    # Redirected to the terminal, results on stdout would not reach the file or program that takes them.
+    # Redirect stdout only if it is a terminal; else results would not reach their file or pipe.
     with Progress(*columns, console=console, disable=off, transient=True, redirect_stdout=is_seen) as bars:
         yield bars
 
@@ -271,9 +271,9 @@ def print_error(error: Exception) -> None:
 
 
 def _print(text: str, *, to_stdout: bool) -> None:
-    """Print a text; if stderr can't be written to, the text is dropped, as it is no result."""
+    """Print a text on stderr; drops it if stderr can't be written to."""
     try:
         typer.echo(text, err=not to_stdout)
-    except (OSError, ValueError, AttributeError):  # full, closed by the reader, or closed from the start
+    except (OSError, ValueError, AttributeError):  # disk full, pipe closed, or stderr closed at start
         if to_stdout:
             raise

@@ -246,7 +246,7 @@ def _check_kept(name: str, out: Path | None, inputs: Sequence[Path]) -> None:
 
 
 def choose_images(source: str | None, coco_dir: Path | None, count: int, size: str, seed: int) -> Images:
-    """The images that a command's options name."""
+    """Build the set of images given by a command's options."""
     from maskjet.evaluation.datasets import DataSet
     from maskjet.parity.images import Files, Traffic
 
@@ -260,7 +260,7 @@ def choose_images(source: str | None, coco_dir: Path | None, count: int, size: s
 
 
 def _find_truth(coco_dir: Path | None, dumps: Sequence[Dump]) -> Any:
-    """The data set given, or that of generated streets; None if there is none. No path in a dump is opened."""
+    """Find the ground truth: given, or of generated streets, else None; opens no path named in a dump."""
     from maskjet.evaluation.datasets import DataSet
     from maskjet.parity.images import Files, streets_from
 
@@ -272,7 +272,7 @@ def _find_truth(coco_dir: Path | None, dumps: Sequence[Dump]) -> Any:
 
 
 def _find_images(dump: Dump, source: str | None, coco_dir: Path | None) -> Images:
-    """The images given again, or generated streets; no path in a dump is opened."""
+    """Find the images of a dump: given again, or generated; opens no path named in a dump."""
     from maskjet.evaluation.datasets import DataSet
     from maskjet.parity.images import Files, streets_from
 
@@ -284,7 +284,7 @@ def _find_images(dump: Dump, source: str | None, coco_dir: Path | None) -> Image
 
 
 def _left_out(dump: Dump, truth: Any) -> list[str]:
-    """Sentences on a dump's detections that the truth can't score, and on the truth's images that the dump lacks."""
+    """Describe, in sentences, detections that can't be scored, and images missing from the dump."""
     found = dump.classes_without(truth)
     notes = []
     if found:

@@ -43,7 +43,7 @@ maskjet serve --source door=rtsp://camera.local/stream
 # Use every GPU.
 maskjet serve --devices all
 """
-_MAIN = ("host", "port", "grpc_port", "token", "insecure", "source")  # settings that most services need
+_MAIN = ("host", "port", "grpc_port", "token", "insecure", "source")  # settings in the main panel
 _SETTINGS_PANEL = "Limits of the service"
 
 
@@ -53,12 +53,12 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _make_settings(given: dict[str, Any]) -> Settings:
-    os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")  # else 11, not 7 threads are woken per call
+    os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")  # else 11 threads are woken per call, not 7
     return Settings(**given | {"source": tuple(given.get("source", ()))}).with_token()
 
 
 def _option(name: str) -> inspect.Parameter:
-    """The option of a field of `Settings`; its value is None if it is not given."""
+    """Declare the option of a field of `Settings`; None if not given."""
     kind: Any
     kind, text = typing.get_args(typing.get_type_hints(Settings, include_extras=True)[name])
     if isinstance(kind, types.UnionType):
@@ -69,7 +69,7 @@ def _option(name: str) -> inspect.Parameter:
     if kind is not bool and default not in (None, ()):
         text = f"{text} Not given: {default}."
     metavar = {int: "N", float: "SECONDS" if name.endswith("_s") else "SHARE", str: "TEXT"}.get(kind, "[NAME=]URL|PATH")
-    kind = bool | None if default is True else kind  # so that it can be switched off
+    kind = bool | None if default is True else kind  # adds a --no- flag
     return optional(name, kind, metavar, text, None if name in _MAIN else _SETTINGS_PANEL)
 
 
@@ -125,7 +125,7 @@ def serve(
         places = choose(devices or config.device, config.check_cpu, count)
     except MaskjetError:
         if devices is None and config.device != "auto":
-            config.resolve_device()  # names the option in its errors
+            config.resolve_device()  # errors here name the option
         raise
     if devices is None and len(places) == 1:
         _serve_alone(chosen, weights, config, settings)
@@ -136,7 +136,7 @@ def serve(
 def _serve_by_processes(
     chosen: dict[str, str], weights: Path | None, places: Sequence[Place], config: EngineConfig, settings: Settings
 ) -> None:
-    """Serve in processes of their own, and say how much GPU memory each takes."""
+    """Serve with worker processes, and print the GPU memory of each."""
     from maskjet.host.devices import free_gpu_bytes
     from maskjet.serve import processes
 

@@ -33,7 +33,7 @@ def exit_code(number: int) -> int:
 
 @contextmanager
 def raising() -> Iterator[list[int]]:
-    """Raise `Ended` when a signal comes; yields the list of signal numbers received.
+    """Raise `Ended` on a signal; yields the list of received signal numbers.
 
     The list is needed because interrupted code may swallow or replace the exception, above all during imports.
     """
@@ -48,7 +48,7 @@ def raising() -> Iterator[list[int]]:
 
 
 class Stop:
-    """Ends a stream of results between two frames on a signal, so that all outputs have the same; see `stopping`.
+    """Stops a stream between two frames, so that all outputs have the same frames; see `stopping`.
 
     Attributes:
         number: Number of the signal; None while none has come.
@@ -74,7 +74,7 @@ class Stop:
 def stopping(stop: Stop) -> Iterator[None]:
     """Let the first signal stop a stream; the second raises `Ended` at once."""
 
-    def replaces(current: Any) -> bool:  # also what `raising` has set
+    def replaces(current: Any) -> bool:  # also replaces the handler of `raising`
         return current in _DEFAULTS or getattr(current, "__module__", None) == __name__
 
     with handling_signals(stop._handle, replaces):

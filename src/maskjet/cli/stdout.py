@@ -1,4 +1,4 @@
-"""stdout of the program: what can't be written to it is an error of ours, whoever writes."""
+"""stdout of the program: failed writes raise maskjet's errors."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from maskjet.errors import OutputError, explain
 
 
 class ReaderGoneError(OutputError):
-    """Nobody reads stdout any more, as after `| head`."""
+    """The reader of stdout has closed it, as after `| head`."""
 
 
 class Stdout:
-    """stdout, in place of `sys.stdout`, which is None if the caller has closed it.
+    """Replacement of `sys.stdout`, which is None if the caller has closed it.
 
     `write` and `flush` raise OutputError. Commands, rich and typer write to it, and typer takes only Python's own error
     of a closed pipe for an end of its own, with exit code 1.
@@ -27,7 +27,7 @@ class Stdout:
         return getattr(self._stream, name)
 
     def isatty(self) -> bool:
-        """Whether it is a terminal."""
+        """Whether stdout is a terminal."""
         return self._stream is not None and self._stream.isatty()
 
     def write(self, text: str) -> int:
@@ -36,7 +36,7 @@ class Stdout:
         return len(text)
 
     def flush(self) -> None:
-        """Pass the text to the system."""
+        """Flush buffered text to the system."""
         self._call("flush")
 
     def _call(self, method: str, *arguments: str) -> None:

@@ -1,4 +1,4 @@
-"""Suggestions for commands and options that people know from other tools."""
+"""Suggestions for commands and options known from other tools."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OPTIONS: Mapping[str, str] = {
 
 
 class Commands(TyperGroup):
-    """The program's commands. A word of other tools is answered with ours, any other with the closest one."""
+    """Command group that suggests the equivalent of other tools' words, else the closest command."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that the arguments begin with."""

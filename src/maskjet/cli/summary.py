@@ -1,4 +1,4 @@
-"""The summary of a run: counts for people on stderr, or JSON for programs."""
+"""The summary of a run: readable counts on stderr, or JSON for programs."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class SourceSummary:
     frames: int = 0
     """Frames detected on and written."""
     detections: int = 0
-    """Detections in all of them."""
+    """Detections in all written frames of the source."""
     error: str | None = None
-    """Message of the error that ended it, if any."""
+    """Message of the error that ended the source, if any."""
     is_live: bool = False
-    """Whether it is a camera or an endless stream."""
+    """Whether the source is a camera or an endless stream."""
     counts: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
-    """What lines and zones counted: by name, the fields of `Count.as_dict`."""
+    """Counts of lines and zones by name: the fields of `Count.as_dict`."""
     reading: SourceState | None = None
-    """How it did when the run ended; None if it was not opened."""
+    """State of the source at the end of the run; None if it was not opened."""
 
     def __str__(self) -> str:
         counts = f"{_count(self.frames, 'frame')}, {_count(self.detections, 'detection')}"
@@ -53,7 +53,7 @@ class Summary:
     frames: int = 0
     """Frames detected on and written."""
     detections: int = 0
-    """Detections in all of them."""
+    """Detections in all written frames."""
     left_out: int = 0
     """Detections not written because their box or confidence is not finite."""
     lost_events: int = 0
@@ -69,7 +69,7 @@ class Summary:
     outputs: Sequence[str] = ()
     """Paths of the outputs, with ".partial" in their names if an error ended the run."""
     replaced: Sequence[str] = ()
-    """Those of the outputs that existed before: files, and folders with files."""
+    """Outputs that existed before: files, and non-empty folders."""
     sources: list[SourceSummary] = field(default_factory=list)
     """The sources, in their order."""
     is_interrupted: bool = False
@@ -108,7 +108,7 @@ class Summary:
         return "\n".join([state, *lines])
 
     def show(self, *, as_json: bool, stdout_is_taken: bool) -> None:
-        """Print for people on stderr; or as JSON on stdout, or in one line on stderr if stdout has the results."""
+        """Print text on stderr, or JSON: on stdout, or in one line on stderr if stdout has the results."""
         if not as_json:
             print_result(self)
         elif stdout_is_taken:
@@ -118,5 +118,5 @@ class Summary:
 
 
 def _count(number: int, noun: str) -> str:
-    """A number of things, in the singular for one."""
+    """Format a count with its noun, in the singular for one."""
     return f"{number} {noun}{'s'[: number != 1]}"

@@ -84,7 +84,7 @@ def val(
 
 
 def _parse_map(texts: list[str] | None) -> dict[str, str]:
-    """The model's class by the data set's, of the values of --map."""
+    """Parse --map: the data set's class to the model's."""
     found = {}
     for item in split_list(texts):
         theirs, equals, ours = item.partition("=")

@@ -14,7 +14,7 @@ from maskjet.config import EngineConfig
 from maskjet.spec import MODELS
 
 COMPILED = ("drawing", "ops", "outputs.opening", "rasters", "sources.plain_jpegs", "tiling.frames", "tracking")
-"""Modules of maskjet with which all compiled functions are imported."""
+"""Modules of maskjet whose import registers all compiled functions."""
 EPILOG = """
 # What the demo needs; what a service with batches of up to 16 images needs.
 maskjet warm demo

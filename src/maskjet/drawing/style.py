@@ -56,8 +56,8 @@ class DrawStyle:
     palette: Mapping[str, str] | None = None
     """Colours of classes by name, as RRGGBB, "black", "white" or "grey"; other classes have their hues."""
     mask_pixels: MaskPixels = "box"
-    """Pixels of masks that are drawn, as in `Detections.keep_mask_pixels`: "box" for those inside the box, as others
-    look like blobs on other things; "raw" for all; "largest" for large parts."""
+    """Pixels of masks that are drawn, as in `Detections.keep_mask_pixels`: "box" for those inside the box, since others
+    look like blobs on other instances; "raw" for all; "largest" for large parts."""
 
     def __post_init__(self) -> None:
         for name in ("boxes", "labels", "scores", "masks", "outlines", "ids", "trails"):
@@ -89,7 +89,7 @@ class DrawStyle:
 
 @dataclass(frozen=True)
 class Redaction:
-    """Pixels inside the masks replaced, such that nothing of them is left: no replacement is made of them.
+    """Replaces all pixels inside the masks, so that nothing of them remains, not even in the replacement.
 
     That is all pixels of a mask, also those outside its box. Also replaced are the pixels around a mask, and those of
     the masks of the frames before, as a detector may miss an instance for a few frames. Without masks boxes are
@@ -130,7 +130,7 @@ class Redaction:
 
 @dataclass(frozen=True)
 class Cutout:
-    """Pixels outside the masks replaced; without masks, those outside the boxes. All pixels of the masks are kept.
+    """Replaces the pixels outside the masks or, without masks, outside the boxes; keeps all mask pixels.
 
     Examples:
         >>> import maskjet

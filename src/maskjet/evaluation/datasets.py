@@ -1,4 +1,4 @@
-"""Data sets with annotations in the layouts people have: COCO's, CVAT's, Roboflow's, and YOLO's with data.yaml."""
+"""Read annotated data sets in common layouts: COCO, CVAT, Roboflow, and YOLO with data.yaml."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from maskjet.sources.images import read_file, to_image
 from maskjet.sources.pillow_images import stated_orientation
 
 _ROBOFLOW = "_annotations.coco.json"
-_PREFIX = "instances_"  # of COCO's and CVAT's files in annotations/
+_PREFIX = "instances_"  # prefix of COCO's and CVAT's files in annotations/
 _YOLO_SPLITS = ("val", "valid", "test", "train")
-_LARGEST_YAML = 2**20  # bytes
-_EDGE = 1e-3  # by which a coordinate may leave 0..1, as exporters round; it is moved back
-_NAMED = 20  # names of a list in messages
+_LARGEST_YAML = 2**20  # largest data.yaml, in bytes
+_EDGE = 1e-3  # tolerance of coordinates outside 0..1, due to rounding; they are clamped
+_NAMED = 20  # most names listed in a message
 
 
 class _Place(NamedTuple):
-    """Where the parts of one split are."""
+    """Paths of one split of a data set."""
 
     annotations: Path
-    """The COCO file; for YOLO data.yaml."""
+    """Path of the COCO annotations; for YOLO of data.yaml."""
     images: Path
-    """The folder that the images' names are relative to."""
+    """Folder to which image names are relative."""
     folders: Sequence[Path] = ()
-    """YOLO's folders of images; empty for COCO."""
+    """Image folders of a YOLO data set; empty for COCO."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class DataSet(Images):
 
     kind: ClassVar[str] = "coco"
     folder: Path
-    """The data set's folder, or the file directly in it that describes it, as data.yaml."""
+    """Folder of the data set, or its description file, such as data.yaml."""
     split: str | None = None
-    """One of several parts; None for the only one, or else the one named val, valid or test, or so beginning."""
+    """Name of the split; None for the only one, or else one whose name begins with val, valid or test."""
 
     @property
     def length(self) -> int:
@@ -67,7 +67,7 @@ class DataSet(Images):
         return len(self._listed)
 
     def find(self, number: int, name: str) -> NDArray[np.uint8]:
-        """The image of a file name; finding it by its position would decode all before it."""
+        """Read an image by its file name; by position, all before it would be decoded."""
         if name not in self._listed:
             raise InputError(f"the images must be those of the dump, number {number}, {name!r}, is not listed.")
         return to_image(self._place.images / name, "image")
@@ -78,11 +78,11 @@ class DataSet(Images):
         return open_from(ListSource([*map(Path, names)], str(self.folder)), self.kind, names)
 
     def truth(self) -> dict[str, Any]:
-        """The data set as a COCO one; raises SourceError if it can't be read, InputError on an invalid entry."""
+        """Annotations as a COCO data set; raises SourceError if unreadable, InputError for invalid entries."""
         return self._checked
 
     def check_images(self) -> None:
-        """Raise SourceError if images are missing or have another size than annotated; only their heads are decoded."""
+        """Raise SourceError if images are missing or differ in size from annotations; reads only headers."""
         folder = self._place.images
         missing = [name for name in self._listed if not os.path.isfile(folder / name)]  # noqa: PTH113 - of any length
         if missing:
@@ -138,13 +138,13 @@ class DataSet(Images):
 
 
 def shorten(names: Sequence[str]) -> str:
-    """Names in a message, at most twenty of them."""
+    """Join at most twenty names for a message."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(map(sanitise, names[:_NAMED])) + more or "none"
 
 
 def _find_splits(folder: Path) -> dict[str, _Place]:
-    """The splits of a data set by name; "" is the name of the only one."""
+    """Find the splits of a data set, by name; a single one is named ""."""
     with translate_errors(SourceError, f"data must be a readable folder, {str(folder)!r} is not"):
         if (folder / "data.yaml").is_file():
             return _yolo_splits(folder)
@@ -189,7 +189,7 @@ def _yolo_splits(folder: Path) -> dict[str, _Place]:
 
 
 def _find_below(folder: Path, base: Any, value: Any) -> Path:
-    """A folder that data.yaml names. Roboflow's begin with "../", though they are beside the file."""
+    """Resolve a folder named in data.yaml; Roboflow writes "../" for folders beside the file."""
     if isinstance(value, str) and isinstance(base, str | None):
         inner = value.removeprefix("../")
         for place in (folder / (base or "") / inner, folder / inner):
@@ -202,7 +202,7 @@ def _find_below(folder: Path, base: Any, value: Any) -> Path:
 def _read_yaml(path: Path) -> dict[str, Any]:
     yaml = require("yaml", extra="coco", purpose="a data set with data.yaml")
     with translate_errors(SourceError, f"{str(path)!r} must be YAML"):
-        plain = type("Plain", (yaml.SafeLoader,), {"flatten_mapping": lambda *_: None})  # a few merges make billions
+        plain = type("Plain", (yaml.SafeLoader,), {"flatten_mapping": lambda *_: None})  # a few expand to billions
         stated = yaml.load(limits.read_small(path, _LARGEST_YAML).decode(), plain)
     if not isinstance(stated, dict):
         raise SourceError(f"{str(path)!r} must have fields, as 'names' and 'val'.")
@@ -210,7 +210,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _read_yolo(place: _Place) -> dict[str, Any]:
-    """A YOLO data set as a COCO one: images numbered from 0 in the order of their names, categories as in labels."""
+    """Convert YOLO to COCO: image ids count from 0 in order of names; category ids are those in labels."""
     stated = _read_yaml(place.annotations).get("names")
     names = dict(enumerate(stated)) if isinstance(stated, list) else stated if isinstance(stated, dict) else {}
     if not names or any(type(number) is not int or type(name) not in (str, int) for number, name in names.items()):
@@ -222,7 +222,7 @@ def _read_yolo(place: _Place) -> dict[str, Any]:
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for number, (path, label) in enumerate(zip(paths, labels, strict=True)):
-        height, width = _measure(path) or (1, 1)  # one that can't be read is told when it is
+        height, width = _measure(path) or (1, 1)  # unreadable images are reported when read
         name = path.relative_to(place.images).as_posix()
         images.append({"id": number, "file_name": name, "height": height, "width": width})
         if label.is_file():
@@ -233,7 +233,7 @@ def _read_yolo(place: _Place) -> dict[str, Any]:
 
 
 def _label_of(image: Path) -> Path:
-    """The file of an image's labels: in labels/ instead of the last images/, or else beside it."""
+    """Path of an image's label file: in labels/ in place of the last images/, or else beside it."""
     parts = list(image.with_suffix(".txt").parts)
     if "images" in parts[:-1]:
         parts[len(parts) - 1 - parts[::-1].index("images", 1)] = "labels"
@@ -241,7 +241,7 @@ def _label_of(image: Path) -> Path:
 
 
 def _read_labels(path: Path, names: Mapping[int, Any], size_hw: tuple[int, int]) -> list[dict[str, Any]]:
-    """The annotations of a file of labels: of each line a class, then a box's cx, cy, w, h or an outline's x, y, …."""
+    """Parse a label file: per line a class, then a box cx, cy, w, h or an outline x, y, …."""
     found = []
     try:
         lines = path.read_text("utf-8-sig").splitlines()
@@ -269,7 +269,7 @@ def _read_labels(path: Path, names: Mapping[int, Any], size_hw: tuple[int, int])
 
 
 def _annotate(category: int, values: NDArray[np.float64], size_hw: tuple[int, int]) -> dict[str, Any]:
-    """A COCO annotation of a line's numbers; without a segmentation if they are of a box."""
+    """Convert a label line to a COCO annotation; a box gives no segmentation."""
     points, shape = values.reshape(-1, 2) * size_hw[::-1], {}
     if len(values) == 4:
         (middle, size), area = points, float(math.prod(points[1]))
@@ -281,7 +281,7 @@ def _annotate(category: int, values: NDArray[np.float64], size_hw: tuple[int, in
 
 
 def _measure(path: Path) -> tuple[int, int] | None:
-    """(height, width) of an image file, upright; None if it states none."""
+    """(height, width) of an image file, upright; None if its header has none."""
     data = read_file(path)
     size = stated_size_hw(data)
     return (size[1], size[0]) if size is not None and stated_orientation(data) >= 5 else size

@@ -1,4 +1,4 @@
-"""Measuring a model on a data set: `evaluate`, and its report and page as files."""
+"""Evaluate a model on a data set, and write the report and page."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _WORDS: Mapping[DifferenceKind, str] = {
     "class swapped": "found as another class",
 }
 _TITLES = {"bbox": "boxes", "segm": "masks"}
-_MOST_CURVES = 20  # of classes, those of the most things
-_MOST_CLASSES = 30  # of a confusion matrix that is shown
+_MOST_CURVES = 20  # classes with curves: those with most instances
+_MOST_CLASSES = 30  # classes shown in the confusion matrix
 
 
 def evaluate(
@@ -73,7 +73,7 @@ def evaluate(
 
 
 def write_evaluation(folder: Path, outcome: Outcome, images: DataSet) -> list[Path]:
-    """Write report.json and page.html, which needs no other file; returns their paths.
+    """Write report.json and a self-contained page.html; returns their paths.
 
     Raises:
         OutputError: A file can't be written.
@@ -107,7 +107,7 @@ def _render(outcome: Outcome, images: DataSet) -> str:
 
 
 def _choose_classes(report: Evaluation) -> tuple[list[list[int]], list[int]]:
-    """The confusion matrix of the classes that occur most, and their positions."""
+    """Reduce the confusion matrix to the most frequent classes; also returns their positions."""
     last = len(report.classes)
     totals = [sum(report.confusion[number]) for number in range(last)]
     chosen = sorted(sorted(range(last), key=lambda number: -totals[number])[:_MOST_CLASSES])

@@ -1,4 +1,4 @@
-"""A model measured on a data set: COCO's scores, precision and recall at thresholds, and what is taken for what."""
+"""Scores of a model on a data set: COCO metrics, precision and recall at thresholds, confusion matrix."""
 
 from __future__ import annotations
 
@@ -25,57 +25,57 @@ from maskjet.parity.dump import Dump, collect
 from maskjet.parity.pair import KINDS, compare
 
 LOST = KINDS[:3]
-"""The kinds of difference between annotations and detections that make an image one of the worst."""
+"""Kinds of difference from the annotations by which the worst images are ranked."""
 
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """The result of a threshold, at an IoU of 0.5. A share is None where nothing was found or is to be found."""
+    """Precision, recall and F1 at a threshold and IoU 0.5; None where undefined, without detections or truth."""
 
     threshold: float | None
-    """Confidence that detections exceed; None for classes with different ones together, or if nothing was found."""
+    """Confidence threshold; None if the classes have different ones, or nothing was found."""
     precision: float | None
-    """Share of the detections that are right."""
+    """Share of detections that are correct, 0..1."""
     recall: float | None
-    """Share of the things that were found."""
+    """Share of annotated instances that were found, 0..1."""
     f1: float | None
-    """Harmonic mean of both."""
+    """Harmonic mean of precision and recall, 0..1."""
 
 
 @dataclass(frozen=True)
 class ClassScore:
-    """The scores of one class, or of all together, of one kind."""
+    """Scores of one class, or of all classes, for one kind."""
 
     class_name: str | None
-    """Name of the model's class; None for all."""
+    """Name of the model's class; None for all classes."""
     kind: str
-    """"bbox" or "segm"."""
+    """Kind of scores: boxes, "bbox", or masks, "segm"."""
     things: int
-    """Annotated things, crowds left out."""
+    """Number of annotated instances, without crowds."""
     metrics: Mapping[str, float | None]
-    """COCO's averages by the names of `coco.METRICS` and `coco.RECALLS`, equal to pycocotools'; None without things."""
+    """COCO averages named by `coco.METRICS` and `coco.RECALLS`, equal to pycocotools; None without instances."""
     best: OperatingPoint
-    """At the threshold of the highest F1."""
+    """Operating point at the threshold of the highest F1."""
     given: OperatingPoint
-    """At the model's own threshold."""
+    """Operating point at the model's own threshold."""
     curve: Sequence[float]
-    """COCO's precision at the recalls 0, 0.01 .. 1, IoU 0.5; empty if there is nothing to score."""
+    """COCO precision at recalls 0, 0.01 .. 1 and IoU 0.5; empty if there is nothing to score."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(measuring.MeasuredReport):
-    """A model measured on a data set; `measurements` has all classes together first, kind by kind."""
+    """Evaluation of a model on a data set; `measurements` starts with all classes together, by kind."""
 
     model: str
-    """The model's name."""
+    """Name of the model."""
     data: Mapping[str, Any]
-    """The data set: its kind, folder and split."""
+    """Description of the data set: kind, folder and split."""
     images: int
     """Number of images."""
     classes: Sequence[str]
-    """The classes that were scored."""
+    """Names of the scored classes."""
     confusion: Sequence[Sequence[int]]
-    """Counts at the model's thresholds and IoU 0.5: rows of annotated classes, columns of found ones; last, of none."""
+    """Confusion matrix at the model's thresholds, IoU 0.5: annotated by found classes; the last is none."""
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table: its header, then one row per kind and class."""
@@ -91,29 +91,29 @@ class Evaluation(measuring.MeasuredReport):
 
 
 class Task(NamedTuple):
-    """A data set whose classes are matched with a model's, and whose annotations and images are checked."""
+    """A validated data set, with classes matched to the model's."""
 
     images: DataSet
-    """The data set."""
+    """Images and annotations of the data set."""
     truth: Mapping[str, Any]
-    """Its annotations of the matched classes, under the model's names."""
+    """COCO annotations of the matched classes, with the model's names."""
     kinds: Sequence[str]
-    """The kinds that they allow to score."""
+    """Kinds that can be scored: "bbox", "segm"."""
     notes: Sequence[str]
-    """Sentences on classes or kinds that are left out."""
+    """Sentences on classes or kinds left out."""
 
 
 class Outcome(NamedTuple):
-    """An evaluation, and what its pictures are made of."""
+    """An evaluation, and the data for its pictures."""
 
     report: Evaluation
-    """The scores."""
+    """Report with all scores."""
     found: Dump
-    """The detections above the model's thresholds that were counted."""
+    """Counted detections above the model's thresholds."""
     truth: Dump
-    """The annotated things as certain detections, with masks on the worst images only."""
+    """Annotations as detections of confidence 1, with masks on the worst images only."""
     worst: Sequence[ChangedImage]
-    """The images with the most missed, wrong and confused things."""
+    """The images with most missed, false and misclassified instances."""
 
 
 def prepare(images: DataSet, model: Model, class_map: Mapping[str, str]) -> Task:
@@ -130,7 +130,7 @@ def prepare(images: DataSet, model: Model, class_map: Mapping[str, str]) -> Task
 
 
 def run(task: Task, model: Model, on_progress: Callable[[], object] = lambda: None) -> Outcome:
-    """Run a model on the images and score what it finds; raises as `evaluate` does."""
+    """Run a model on the images and score its detections; raises as `evaluate` does."""
     truth, names = task.truth, {category["id"]: category["name"] for category in task.truth["categories"]}
     found = collect(model, task.images, LOWEST, on_progress)
     entries = found.to_annotations(truth)
@@ -165,7 +165,7 @@ def run(task: Task, model: Model, on_progress: Callable[[], object] = lambda: No
 def _match_classes(
     truth: Entry, class_names: Sequence[str], class_map: Mapping[str, str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """The truth with the model's names; classes that the model lacks are left out, which a note tells."""
+    """Rename annotated classes to the model's; others are left out, and listed in a note."""
     known = {name.casefold(): name for name in reversed(class_names)} | {name: name for name in class_names}
     titles = {category["id"]: str(category.get("name")) for category in truth["categories"]}
     for theirs, ours in class_map.items():
@@ -174,7 +174,7 @@ def _match_classes(
             raise InputError(f"class_map must map classes of the data set, got {theirs!r}{end}")
         if not {ours, ours.casefold()} & known.keys():
             raise InputError(f"class_map must map to classes of the model, got {ours!r}{suggest(ours, class_names)}")
-    first: dict[str, int] = {}  # category by the model's class; several of the data set's may be mapped to one
+    first: dict[str, int] = {}  # model class to category id; several categories may map to one class
     moved = {
         number: first.setdefault(own, number)
         for number, title in titles.items()
@@ -207,14 +207,14 @@ def _score_classes(
     is_above: NDArray[np.bool_],
     thresholds: Mapping[int, float],
 ) -> list[ClassScore]:
-    """The scores of all classes together, then of each by category id."""
+    """Score all classes together, then each by category id."""
     names = {category["id"]: category["name"] for category in truth["categories"]}
     category = np.array([entry["category_id"] for entry in entries])
     confidence = np.array([entry["score"] for entry in entries])
     counts = Counter(entry["category_id"] for entry in truth["annotations"] if not entry.get("iscrowd"))
     made = []
     ids = sorted(names)
-    for position, number in enumerate([None, *ids], -1):  # None for all
+    for position, number in enumerate([None, *ids], -1):  # None: all classes
         own = ids if number is None else [number]
         is_mine = (marks != 0) & np.isin(category, own)
         things, right = sum(counts[each] for each in own), marks[is_mine] > 0
@@ -227,20 +227,20 @@ def _score_classes(
 
 
 def _rate(threshold: float | None, right: NDArray[np.bool_], things: int) -> OperatingPoint:
-    """The operating point of detections, right or wrong."""
+    """Compute precision, recall and F1 from detections marked right or wrong."""
     hits, found = int(right.sum()), len(right)
     f1 = 2 * hits / (found + things) if found + things else None
     return OperatingPoint(threshold, hits / found if found else None, hits / things if things else None, f1)
 
 
 def _find_best(confidence: NDArray[np.float64], right: NDArray[np.bool_], things: int) -> OperatingPoint:
-    """The operating point of the highest F1; its threshold is halfway to the next lower confidence."""
+    """Find the operating point of the highest F1; its threshold is halfway to the next lower confidence."""
     if not len(right):
         return _rate(None, right, things)
     order = np.argsort(-confidence, kind="stable")
     ranked, hits = confidence[order], np.cumsum(right[order])
     f1 = 2 * hits / (np.arange(1, len(right) + 1) + things)
-    f1[:-1][ranked[:-1] == ranked[1:]] = -1  # no threshold divides equal confidences
+    f1[:-1][ranked[:-1] == ranked[1:]] = -1  # no threshold separates equal confidences
     best = int(f1.argmax())
     lower = ranked[best + 1] if best + 1 < len(ranked) else LOWEST
     return _rate(float((ranked[best] + lower) / 2), right[order][: best + 1], things)
@@ -249,7 +249,7 @@ def _find_best(confidence: NDArray[np.float64], right: NDArray[np.bool_], things
 def _find_worst(
     truth: Entry, found: Dump, is_shown: NDArray[np.bool_], kind: str
 ) -> tuple[Dump, Dump, list[ChangedImage]]:
-    """The detections that are shown, the annotated things, and the images on which they differ most."""
+    """Return the shown detections, the annotations, and the images on which they differ most."""
     names = {category["id"]: category["name"] for category in truth["categories"]}
     shown, start = [], 0
     for each in found.found:  # in the order of `Dump.to_annotations`
@@ -277,7 +277,7 @@ def _find_worst(
 
 
 def _to_detections(entries: Sequence[Entry], names: Mapping[int, str], found: Detections) -> Detections:
-    """Annotations as certain detections without masks, on the image of those found."""
+    """Convert annotations of an image to detections of confidence 1, without masks."""
     numbers = {name: number for number, name in found.class_names.items()}
     corners = np.array([entry["bbox"] for entry in entries], np.float64).reshape(-1, 4)
     corners[:, 2:] += corners[:, :2]

@@ -1,4 +1,4 @@
-"""Measure the user's own source with the user's own model on this machine."""
+"""Measure the speed of a model on a source, on this machine."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from maskjet.sources.images import Image
 
 DEPTHS = (1, 2, 4)
 """Numbers of batches in flight to measure."""
-_RUNS = 3  # per depth; the median counts
-_BUDGET_S = 2.0  # per run
-_WARM_UP = 12  # frames: each of four slots captures its graph with its second frame
-_PROFILED = 16  # frames
+_RUNS = 3  # runs per depth, of which the median counts
+_BUDGET_S = 2.0  # seconds per run
+_WARM_UP = 12  # frames; each of four slots captures its graph at its second frame
+_PROFILED = 16  # frames to profile
 _IN_MEMORY = 480  # frames per run from memory
-_MOST_BYTES = 2**30  # frames kept in memory
+_MOST_BYTES = 2**30  # bytes of frames kept in memory
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Frames per second at one depth."""
+    """Frame rates at one depth."""
 
     depth: int
-    """Batches in flight."""
+    """Number of batches in flight."""
     fps: float
     """Frames per second with decoding, in the median run."""
     memory_fps: float
@@ -66,7 +66,7 @@ class SourceReport(MeasuredReport):
     launches: float | None
     """Kernels and graphs that the host launches per frame; None on a CPU."""
     waits: float | None
-    """Calls per frame that block until the GPU has done something; a graph's end is polled instead. None on a CPU."""
+    """Blocking CUDA calls per frame, without polling for a graph's end; None on a CPU."""
     decode_ms: float
     """Time to read and decode a frame, which overlaps with everything else."""
     copy_ms: float | None
@@ -74,7 +74,7 @@ class SourceReport(MeasuredReport):
     gpu_ms: float | None
     """Time of GPU kernels, per frame; None on a CPU."""
     host_ms: float
-    """The rest of the median latency: the CPU's own work, launches, and noticing that the GPU is done."""
+    """Rest of the median latency in ms: CPU work, launches, and detecting the GPU's end."""
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table: its header, then one row per depth."""
@@ -132,9 +132,9 @@ def measure_source(
 
 
 def _decode(source: str, most: int) -> tuple[str, list[Image], float]:
-    """The source's name, its first frames, and the milliseconds that one takes to decode."""
+    """Decode the first frames; returns the source's name, the frames, and milliseconds per frame."""
     images: list[Image] = []
-    kept = 0  # bytes
+    kept = 0  # bytes in `images`
     with open_source(source) as opened:
         if opened.is_live:
             raise InputError(f"source must be one that can be read again, {opened.name!r} is live.")
@@ -174,7 +174,7 @@ def _time_frames(model: Model, images: Sequence[Image]) -> tuple[list[float], li
 
 
 def _profile(model: Model, images: Sequence[Image], latency_ms: float) -> dict[str, Any]:
-    """The fields of `SourceReport` that a profile fills; `host_ms` is the rest of the latency."""
+    """Profile some frames; returns the profile fields of `SourceReport`."""
     device = model.config.resolve_device()
     work = profile(lambda: play(model.stream(rotate(images, _PROFILED), depth=1)), device, items=_PROFILED)
     if work is None:
@@ -185,7 +185,7 @@ def _profile(model: Model, images: Sequence[Image], latency_ms: float) -> dict[s
 
 
 def _explain(model: Model) -> list[str]:
-    """Notes on figures that have no meaning for this model."""
+    """Notes on figures that are not meaningful for this model."""
     device, engine = model.config.resolve_device().type, model.report().engine
     on_cpu = "On a CPU there are no copies, launches or waits to count: all of the latency is the host's."
     no_graph = "Without graphs frames do not overlap: depth is how far ahead they are decoded."

@@ -103,7 +103,7 @@ def _read_network(
     weights: str | os.PathLike[str] | None,
     input_size: tuple[int, int] | None,
 ) -> RFDETR:
-    """A network of its own, in eval mode, float32, on the CPU; raises as `export`."""
+    """Read a private copy of the network, in eval mode, float32, on the CPU; raises as `export`."""
     from torch.nn import Module
 
     from maskjet.networks import find_family

@@ -1,4 +1,4 @@
-"""An exported file against the module that it was made of, in ONNX Runtime on the CPU."""
+"""Compare an exported file, in ONNX Runtime on the CPU, with its PyTorch module."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from maskjet.errors import UnsupportedError, translate_errors
 from maskjet.networks.rfdetr import RFDETR
 
 RUNTIME = f"ONNX Runtime {onnxruntime.__version__}"
-"""What files are compared in."""
+"""Runtime and version used for the comparison."""
 BATCHES = (1, 3)
-"""Numbers of images that a file is compared with."""
+"""Batch sizes of the comparison."""
 IMAGES = "images"
-"""Name of the network's input."""
+"""Name of the network's input tensor."""
 OUTPUTS = ("logits", "boxes_cxcywh", "mask_logits")
-"""Names of the network's outputs, those of `NetworkOutput`."""
+"""Names of the network's outputs: the fields of `NetworkOutput`."""
 _TOKEN_LOGITS, _TOKENS = "transformer/ReduceMax", "transformer/TopK.1"
-"""Values of the graph: the best class logit of each token, and the tokens that become queries."""
+"""Names of graph values: best class logit of each token, and indices of the selected tokens."""
 _LIMITS = {"token_logits": 1e-4, "logits": 1e-4, "boxes_cxcywh": 1e-5, "mask_logits": 1e-4}
-"""Of float32, for values of up to `_LARGEST`: as far as our networks may lie from rfdetr's. Boxes are 0..1."""
+"""Limits in float32 for values up to `_LARGEST`: the tolerance of our networks against rfdetr. Boxes are 0..1."""
 _LARGEST = 16.0
 _HALF = 2.0
-"""Of float16: how many times the module's own mean difference from float32, of the first batch, a file's may be."""
+"""Limit in float16, as a multiple of the module's own mean error against float32 in the first batch."""
 
 Differences = dict[str, tuple[float, float]]
-"""Name of each output to its difference and the limit of that."""
+"""Output name to (difference, limit)."""
 
 
 def compare(path: Path, network: RFDETR, cast: RFDETR, dtype: torch.dtype) -> Differences:
-    """Compare a file with its module on drawn streets; returns each output's largest difference of all batches.
+    """Compare a file with its module on drawn streets; returns the largest difference of each output.
 
     Tokens that rank within rounding may change places, which changes all that is decoded. So the module decodes the
     tokens that the file chose; the logits that they are chosen by are compared, too. `network` is the module in
@@ -51,7 +51,7 @@ def compare(path: Path, network: RFDETR, cast: RFDETR, dtype: torch.dtype) -> Di
     for batch in BATCHES:
         images = _images(network, batch).to(dtype)
         for name, (difference, limit) in _compare_network(run(images), network, cast, images, worst).items():
-            if not difference <= limit:  # so that NaN is refused
+            if not difference <= limit:  # also true for NaN
                 raise UnsupportedError(
                     f"out must equal the network, its {name} differ by {difference:.2g} in {RUNTIME} with "
                     f"{batch} image{'s' * (batch > 1)}, the limit is {limit:.2g}: no file is written."
@@ -61,7 +61,7 @@ def compare(path: Path, network: RFDETR, cast: RFDETR, dtype: torch.dtype) -> Di
 
 
 def _open(path: Path) -> Callable[[Tensor], dict[str, Tensor]]:
-    """Open a file in ONNX Runtime; returns a function that gives its outputs, and the graph's tokens, by name."""
+    """Open a file in ONNX Runtime; returns a function from images to outputs and selected tokens, by name."""
     problem = f"out must run in {RUNTIME}, it does not"
     with translate_errors(UnsupportedError, problem):
         model = onnx.load(path)
@@ -82,7 +82,7 @@ def _open(path: Path) -> Callable[[Tensor], dict[str, Tensor]]:
 
 
 class _FixedTokens(TorchFunctionMode):
-    """Has an RF-DETR decode given tokens, int64 [B, queries], instead of those that it ranks first."""
+    """Makes RF-DETR decode given tokens, int64 [B, queries], instead of its own top-k."""
 
     def __init__(self, tokens: Tensor) -> None:
         super().__init__()
@@ -100,14 +100,14 @@ class _FixedTokens(TorchFunctionMode):
 
 
 def _images(network: RFDETR, batch: int) -> Tensor:
-    """Drawn streets as the network takes them, float32 [B, 3, *spec.input_hw]."""
+    """Draw streets and preprocess them: float32 [B, 3, *spec.input_hw]."""
     spec = network.spec
     streets = [torch.from_numpy(traffic.sample(seed=seed).image) for seed in range(batch)]
     return ops.preprocess(torch.stack(streets), size=spec.input_hw, mean=spec.mean, std=spec.std)
 
 
 def _run(network: RFDETR, images: Tensor, tokens: Tensor) -> dict[str, Tensor]:
-    """A module's outputs, in float32."""
+    """Run a module on given tokens; returns its outputs in float32."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -122,7 +122,7 @@ def _run(network: RFDETR, images: Tensor, tokens: Tensor) -> dict[str, Tensor]:
 def _compare_network(
     found: Mapping[str, Tensor], network: RFDETR, cast: RFDETR, images: Tensor, before: Differences
 ) -> Differences:
-    """Compare with the module. In float16 limits are those of the batches before: PyTorch takes long on a CPU."""
+    """Compare one batch. Float16 limits are reused from earlier batches, as PyTorch is slow on a CPU."""
     tokens, token_logits = found[_TOKENS], found[_TOKEN_LOGITS]
     ranked = token_logits.gather(1, tokens)
     if not torch.equal(ranked, token_logits.topk(tokens.shape[1], dim=1).values):
@@ -146,5 +146,5 @@ def _compare_network(
 
 
 def _distance(first: Tensor, second: Tensor) -> float:
-    """The mean difference; single queries' may be many times as large, by chance."""
+    """Mean absolute difference; single queries may differ many times as much."""
     return float((first.double() - second.double()).abs().mean())

@@ -12,20 +12,20 @@ class ExportedFile:
     """A file that was written and compared; prints as a few lines."""
 
     path: str
-    """The file."""
+    """Path of the exported file."""
     size: int
-    """Its size in bytes."""
+    """Size of the file in bytes."""
     opset: int
-    """The ONNX opset of its ops."""
+    """ONNX opset of the file."""
     ops: Mapping[str, int]
     """Number of nodes by op, most frequent first."""
     runtime: str
     """Runtime and version of the comparison, as "ONNX Runtime 1.24.0"."""
     batches: Sequence[int]
-    """Numbers of images that it was compared with."""
+    """Batch sizes of the comparison."""
     differences: Mapping[str, tuple[float, float]]
-    """Name of each output to its difference from the module's, and the limit of that: the largest in float32, the mean
-    in float16."""
+    """Output name to (difference from the module's output, limit): the largest difference in float32, the mean in
+    float16."""
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types."""

@@ -1,4 +1,4 @@
-"""Exporting a network: traced, translated, written beside the final name, compared, renamed."""
+"""Export a network: trace, translate, write to a temporary file, compare, rename."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
 @isolated(inference=False)
 def export_network(network: RFDETR, out: Path, precision: Precision) -> ExportedFile:
-    """Export a network, in eval mode, float32, on the CPU, to a file, and leave it as it is; raises as `export`."""
+    """Export a network in eval mode, float32, on the CPU, without changing it; raises as `export`."""
     dtype = _DTYPES[precision]
     cast = network if dtype == torch.float32 else copy.deepcopy(network).cast(dtype)
     with replacing(out) as temporary:

@@ -1,4 +1,4 @@
-"""Modules to ONNX graphs by `torch.onnx`: operators that we write in another way, and names after the modules."""
+"""Translate modules to ONNX graphs by `torch.onnx`, with own translations of operators and module names."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from maskjet.errors import UnsupportedError, first_line
 
 OPSET = 17
-"""The first with LayerNormalization as one node, and so the one that most versions of runtimes read."""
-op: Any = opset17  # its types have no numbers, which it takes
-_IR_VERSION = 8  # of ONNX 1.12, which brought opset 17
-_NEWER = 18  # the oldest that torch.onnx writes; `_TRANSLATORS` has the operators that differ from 17
-_BATCH = "batch"  # the free dimension, the first one of each input and output
+"""Opset of exported files: the first with LayerNormalization as one node, so most runtimes read it."""
+op: Any = opset17  # untyped: its stubs reject numbers
+_IR_VERSION = 8  # IR version of ONNX 1.12, which introduced opset 17
+_NEWER = 18  # oldest opset of torch.onnx; `_TRANSLATORS` covers differences from 17
+_BATCH = "batch"  # name of the dynamic first dimension of inputs and outputs
 _ROOT = "network"  # path of the outermost module
-_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"  # of the sizes of inputs
-_ALL = 1 << 40  # elements of a constant that is folded
-_FEW = 8  # elements of a constant that is named after its values
+_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"  # module path of operators on input sizes
+_ALL = 1 << 40  # largest folded constant, in elements
+_FEW = 8  # largest constant named after its values, in elements
 
 
 def translate(module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence[str]) -> ir.Model:
@@ -43,14 +43,14 @@ def translate(module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence
         exported = torch.onnx.export(
             program,
             opset_version=_NEWER,
-            dynamic_shapes=({0: _BATCH}, *[None] * (len(inputs) - 1)),  # a name for all, given once
+            dynamic_shapes=({0: _BATCH}, *[None] * (len(inputs) - 1)),  # one name for all inputs
             input_names=[*inputs],
             output_names=outputs,
             custom_translation_table=_TRANSLATORS,
             optimize=False,
             verbose=False,
         )
-    except Exception as error:  # its cause names the operator
+    except Exception as error:  # the cause names the operator
         cause = first_line(error.__cause__ or error)
         raise UnsupportedError(f"model must consist of operators that can be exported: {cause}") from error
     assert exported is not None
@@ -59,19 +59,19 @@ def translate(module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence
     named = _name_weights(model.graph)
     optimize_ir(model, input_size_limit=_ALL, output_size_limit=_ALL)
     _name_others(model.graph, named)
-    ClearMetadataAndDocStringPass()(model)  # they have paths of this machine
+    ClearMetadataAndDocStringPass()(model)  # remove paths of this machine
     return model
 
 
 def _drop_views(graph: torch.fx.Graph) -> None:
-    """Leave out views that keep a shape; torch.onnx keeps those whose first size is a multiple of the batch."""
+    """Drop views that keep the shape; torch.onnx keeps those with a multiple of the batch as first size."""
     for node in graph.nodes:
         if node.target is torch.ops.aten.view.default and node.meta["val"].shape == node.args[0].meta["val"].shape:
             node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op != "output")
 
 
 def _name_weights(graph: ir.Graph) -> set[str]:
-    """Name what is computed from weights, and so folded, after them: "class_embed.weight.transpose".
+    """Name constants folded from weights after these, such as "class_embed.weight.transpose".
 
     Returns:
         These names.
@@ -110,14 +110,14 @@ def _name_others(graph: ir.Graph, taken: set[str]) -> None:
 
 
 def _module_path(node: ir.Node) -> str:
-    """The path of the module whose code called an operator, the root's name for the network's own."""
+    """Path of the module that called an operator; the root's name for the network itself."""
     scopes = ast.literal_eval(node.metadata_props["pkg.torch.onnx.name_scopes"])
     path: str = scopes[-2]
     return _ROOT if path in ("", _NO_MODULE) else path
 
 
 def _unique(name: str, taken: set[str]) -> str:
-    """A name that is not taken, this one or with a number, which then is."""
+    """Make a name unique by a number, and mark it as taken."""
     unique, number = name, 1
     while unique in taken:
         number += 1
@@ -145,7 +145,7 @@ def _gather(x: Any, axis: int, index: Any) -> Any:
 
 
 def _gelu(x: Any) -> Any:
-    """Half of x × (1 + erf(x / √2)), in the order in which runtimes recognise it."""
+    """GELU, x × (1 + erf(x / √2)) / 2, in the order that runtimes recognise and fuse."""
     erf = op.Erf(op.Div(x, _number(math.sqrt(2), x)))
     return op.Mul(op.Mul(x, op.Add(erf, _number(1.0, x))), _number(0.5, x))
 
@@ -177,4 +177,4 @@ _TRANSLATORS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.ops.aten.unbind.int: _unbind,
     torch.ops.aten.upsample_bilinear2d.vec: _resize,
 }
-"""Operators that torch.onnx writes with more nodes, or with such that runtimes do not fuse or opset 17 has not."""
+"""Translations of operators for which torch.onnx writes more nodes, unfusable ones, or none of opset 17."""

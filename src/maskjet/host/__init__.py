@@ -1,1 +1,1 @@
-"""What this machine has and how programs run on it: processes, devices, files, terminals, timing."""
+"""Services of the host: processes, devices, files, terminals and timing."""

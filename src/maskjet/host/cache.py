@@ -1,4 +1,4 @@
-"""Where code compiled for this machine is kept for later processes, and a line for whoever waits while it is made."""
+"""Cache folder of code compiled for this machine, and a message while compiling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_PATIENCE_S = 2.0  # of compiling, all in all, before a line says so
+_PATIENCE_S = 2.0  # total compilation time after which a message is printed
 _spent_s = 0.0
 
 
@@ -25,13 +25,13 @@ def folder() -> Path | None:
         return (
             Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "maskjet")
         )
-    except RuntimeError:  # there is no home
+    except RuntimeError:  # no home folder
         return None
 
 
 @contextmanager
 def telling() -> Iterator[None]:
-    """Say once on a terminal, while something is compiled, that more than two seconds went into compiling."""
+    """Print a message once, on a terminal, when compilation has taken two seconds in total."""
     global _spent_s
     timer = threading.Timer(max(_PATIENCE_S - _spent_s, 0), _tell)
     timer.daemon = True

@@ -1,4 +1,4 @@
-"""The devices of several processes, and what each process sees of them."""
+"""Placement of worker processes on devices (`CUDA_VISIBLE_DEVICES`)."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from pathlib import Path
 from maskjet.errors import InputError, UnsupportedError
 
 ALL = "all"
-"""Stands for every GPU."""
+"""Value of `devices` that stands for every GPU."""
 SEGMENTS_PER_GPU = 8
-"""Segments that a GPU works on at a time, unless fewer are asked for: while one is opened or written, others keep it
-busy. Each has two batches in flight, and an engine lends 16 slots. H200, 1080p: 1,706 frames/s; with four 1,313."""
+"""Concurrent segments per GPU, unless fewer are requested: while one is opened or written, others keep the GPU busy.
+Each has two batches in flight, and an engine lends 16 slots. H200, 1080p: 1,706 frames/s; with four 1,313."""
 PROCESSES_BY_CORES = ((16, 4), (8, 2))
-"""Most processes on one GPU, from so many cores for each GPU on, where `--processes auto` chooses; one where there are
-fewer cores. A job over 720p JPEGs: 1,341 images/s by one process, 3,199 by four (benchmarks/images.md)."""
-_LEAST_FREE = 16 * 2**30  # bytes of GPU memory; with less there is one process
-_PROCESS_BYTES = 4 * 2**30  # kept free for each process, its CUDA context included
+"""(cores per GPU, processes per GPU) for `--processes auto`, from the first entry that fits; one process with fewer
+cores. A job over 720p JPEGs: 1,341 images/s by one process, 3,199 by four (benchmarks/images.md)."""
+_LEAST_FREE = 16 * 2**30  # bytes of free GPU memory, below which one process runs
+_PROCESS_BYTES = 4 * 2**30  # GPU memory per process, CUDA context included
 _VISIBLE, _THREADS = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where one process runs."""
+    """Device and environment of one worker process."""
 
     number: int
-    """Position among the processes, from 0."""
+    """Number of the process, from 0."""
     device: str
-    """Its device in the names of the process that starts it: cpu or cuda:N."""
+    """Device as named by the parent process: cpu or cuda:N."""
     variables: Mapping[str, str]
-    """Environment variables that leave it this device and its share of the cores."""
+    """Environment variables that restrict the process to this device and its share of the cores."""
 
     @property
     def own_device(self) -> str:
-        """Its device in its own names: it sees one GPU at most."""
+        """Device as named by the process itself, which sees one GPU at most."""
         return "cpu" if self.device == "cpu" else "cuda:0"
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Place:
 
 
 def choose(devices: str, check_cpu: Callable[[], None], processes: int | None = 1) -> list[Place]:
-    """The places of processes that share the work; makes no CUDA context.
+    """Choose the places of worker processes; creates no CUDA context.
 
     Args:
         devices: "all" for each GPU, or names as `EngineConfig.device` has them, with commas; repeated for several
@@ -88,12 +88,12 @@ def choose(devices: str, check_cpu: Callable[[], None], processes: int | None = 
 
 
 def name_device(device: object) -> str:
-    """The name of a device: 0 and "0" are "cuda:0", and PyTorch's devices have theirs."""
+    """Normalise the name of a device: 0 and "0" become "cuda:0"."""
     return f"cuda:{device}" if re.fullmatch(r"\d{1,4}", str(device)) else str(device)
 
 
 def _fill(place: Place, cores: int) -> int:
-    """Processes that fill a place with so many cores."""
+    """Number of processes for a GPU, from its free memory and `cores`."""
     free = free_gpu_bytes(place)
     if free is None or free < _LEAST_FREE:
         return 1
@@ -102,14 +102,14 @@ def _fill(place: Place, cores: int) -> int:
 
 
 def free_gpu_bytes(place: Place) -> int | None:
-    """Free memory of a place's GPU by nvidia-smi, which makes no CUDA context; None on a CPU or if it does not tell."""
+    """Free GPU memory of a place in bytes, by nvidia-smi, without a CUDA context; None if unknown."""
     gpu = place.variables[_VISIBLE]
     told = ask_driver(f"--id={gpu}", "--query-gpu=memory.free", "--format=csv,noheader,nounits").strip() if gpu else ""
-    return int(told) * 2**20 if told.isdigit() else None  # a MIG instance has words
+    return int(told) * 2**20 if told.isdigit() else None  # not a number for MIG instances
 
 
 def count_gpus() -> int:
-    """GPUs that PyTorch sees; makes no CUDA context.
+    """Number of GPUs that PyTorch sees; creates no CUDA context.
 
     Importing PyTorch takes seconds, for which all processes would wait, so it is asked only where nvidia-smi, which
     knows no instances of a GPU, may not know.
@@ -130,7 +130,7 @@ def count_gpus() -> int:
 
 
 def ask_driver(*options: str) -> str:
-    """What nvidia-smi prints; nothing if it fails."""
+    """Run nvidia-smi; returns its output, "" if it fails."""
     try:
         return subprocess.run(["nvidia-smi", *options], capture_output=True, check=True, timeout=20, text=True).stdout
     except (OSError, subprocess.SubprocessError, UnicodeError):
@@ -138,7 +138,7 @@ def ask_driver(*options: str) -> str:
 
 
 def place(devices: Sequence[str], environ: Mapping[str, str], *, cores: int) -> list[Place]:
-    """The places of processes on devices: each sees its own GPU alone, and has its share of the cores for OpenMP.
+    """Places of processes on devices: each sees only its GPU, and gets a share of the cores for OpenMP.
 
     `environ` is of the process that starts them. An entry of its CUDA_VISIBLE_DEVICES, which may be an index or the
     UUID of a GPU or of a MIG instance, is passed on as it is. Its OMP_NUM_THREADS is kept.

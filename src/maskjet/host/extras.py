@@ -29,7 +29,7 @@ def require(module: str, *, extra: str | None, purpose: str) -> ModuleType:
 
 
 def missing(package: str, *, extra: str | None, purpose: str, why: str = "") -> MissingDependencyError:
-    """The error about a package that is not installed; `why` tells why one that is there can't be loaded."""
+    """Error for a missing package; `why` is the reason if it is installed but can't be loaded."""
     wanted = f'"maskjet[{extra}]"' if extra else package
     broken = f", which is here but can't be imported ({why})" if why else ""
     return MissingDependencyError(f"{purpose} needs {package}{broken}: pip install {wanted}.")

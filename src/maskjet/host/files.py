@@ -1,4 +1,4 @@
-"""Paths that URLs name, and atomic output files: written under a temporary name, and renamed once they are complete."""
+"""`file:` URLs, and atomic output files: written under a temporary name, renamed once complete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import av.error
 
 from maskjet.errors import MaskjetError, OutputError, SourceError, explain
 
-_LONGEST_NAME = 255  # bytes, on Linux's file systems
+_LONGEST_NAME = 255  # bytes; limit of Linux file systems
 _MARK = ".partial"
 _FILE_URL = re.compile(r"file://([^/]*)(.*)", re.IGNORECASE | re.DOTALL)
 
@@ -28,7 +28,7 @@ def is_file_url(text: str) -> bool:
 
 
 def path_of_url(text: str) -> str:
-    """The path that a `file:` URL names, with its percent-encoding decoded; any other text stays as it is.
+    """Path of a `file:` URL, with percent-encoding decoded; other texts stay unchanged.
 
     "?" and "#" that are not encoded belong to the path, as no file has a query.
 
@@ -46,7 +46,7 @@ def path_of_url(text: str) -> str:
 
 @contextmanager
 def naming(path: str, name: str = "out") -> Iterator[None]:
-    """Turn errors of the system or FFmpeg into an OutputError that names the path and the argument that gave it."""
+    """Translate errors of the system or FFmpeg to an OutputError that names path and argument."""
     try:
         yield
     except MaskjetError:
@@ -88,7 +88,7 @@ class TemporaryFile:
 
     @property
     def shown(self) -> str:
-        """The path of the file that is written, relative if the output's was."""
+        """Path of the temporary file, relative if the output's path was."""
         if Path(self._asked_for).is_symlink():
             return str(self.path)
         return str(Path(self._asked_for).with_name(self.path.name))
@@ -130,7 +130,7 @@ class TemporaryFile:
             if not self.file.closed:
                 self.file.flush()
         with suppress(OSError):
-            self.file.raw.close()  # not the buffer, which would try to write its data again
+            self.file.raw.close()  # not the buffered file, which would try to write again
 
     def remove(self) -> None:
         """Close the file and remove it."""
@@ -143,7 +143,7 @@ class TemporaryFile:
 def replacing(
     path: str | Path, name: str = "out", *, suffix: str | None = None, is_durable: bool = True
 ) -> Iterator[TemporaryFile]:
-    """Open a file that takes its name when the block ends, and is removed if an error ends the block.
+    """Write a file atomically: renamed when the block ends, removed if it raises.
 
     Arguments and errors are those of `TemporaryFile` and `TemporaryFile.finish`.
     """
@@ -158,7 +158,7 @@ def replacing(
 
 
 def is_same_file(path: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
-    """Whether two paths, by whatever names, are one file that exists."""
+    """Whether two paths refer to the same existing file."""
     with suppress(OSError):
         return Path(path).samefile(other)
     return False
@@ -185,4 +185,4 @@ def _create(target: Path, suffix: str) -> tuple[Path, int]:
             with suppress(OSError):  # some file systems have no permissions
                 os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
         return path, descriptor
-    raise AssertionError  # there is always another number
+    raise AssertionError  # unreachable: numbers do not run out

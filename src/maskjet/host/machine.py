@@ -94,7 +94,7 @@ def _installed_versions() -> dict[str, str]:
 
 def _describe_gpu() -> Gpu:
     return Gpu(
-        name=torch.cuda.get_device_name(),  # of the current device
+        name=torch.cuda.get_device_name(),  # name of the current device
         driver=_driver(),
         cuda=torch.version.cuda,
         triton=_installed_versions().get("triton"),
@@ -108,7 +108,7 @@ def _driver() -> str | None:
 
 def _commit() -> str | None:
     def git(*arguments: str) -> str:
-        here = Path(__file__).parents[1]  # the package
+        here = Path(__file__).parents[1]  # folder of the package
         return subprocess.run(["git", *arguments], cwd=here, check=True, capture_output=True, text=True).stdout.strip()
 
     try:

@@ -1,4 +1,4 @@
-"""The base of all benchmark reports: measurements and the machine, printed as a table, written as JSON."""
+"""Base of benchmark reports: measurements and machine, printed as a table or written as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text from outside: escaped for terminals, or sanitised to be stored, drawn and written."""
+"""Untrusted text: escaped for terminals, or sanitised to be stored, drawn and written."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def sanitise(text: str, most: int = 100) -> str:
 
 
 def as_utf8(text: str) -> str:
-    r"""Make text valid UTF-8: bytes of a path that are none, lone surrogates in Python, become escapes as `\\udce9`."""
+    r"""Make text valid UTF-8: undecodable bytes of a path, lone surrogates in Python, are escaped as `\\udce9`."""
     return text.encode(errors="backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""Settings of the whole process: CPU instruction set, how threads wait, module path, forks, garbage collection, TF32.
+"""Process-wide settings: CPU instruction set, thread waiting, module path, forks, garbage collection, TF32.
 
 oneDNN's instruction set and OpenMP's waiting are environment variables that a library reads once, before PyTorch runs;
 child processes inherit them. What the user has set is never changed. Importing this module does not import PyTorch.
@@ -27,7 +27,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end a program: Ctrl-C, docker stop or systemd, and a closed terminal."""
 _LEVEL = "ONEDNN_MAX_CPU_ISA"
 _CPUINFO = Path("/proc/cpuinfo")
-_TILE_LEAF = 0x1D  # leaf of CPUID with the number and size of AMX's tiles, which oneDNN reads
+_TILE_LEAF = 0x1D  # CPUID leaf with number and size of AMX tiles, read by oneDNN
 _LEVELS = (
     ("avx512_fp16", "AVX512_CORE_FP16"),
     ("avx512_bf16", "AVX512_CORE_BF16"),
@@ -35,16 +35,16 @@ _LEVELS = (
     ("avx512bw", "AVX512_CORE"),
 )
 _SPINS = "10000"
-_KEPT_BYTES = {-3: 32 << 20, -1: 64 << 20}  # of malloc.h: M_MMAP_THRESHOLD at its most, M_TRIM_THRESHOLD
-_PYTHONS_TURN_S, _TURN_S = 0.005, 0.0002  # after which a thread that runs lets another one run
+_KEPT_BYTES = {-3: 32 << 20, -1: 64 << 20}  # malloc.h: largest M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+_PYTHONS_TURN_S, _TURN_S = 0.005, 0.0002  # switch interval of threads: default, ours
 _notes: list[str] = []
-_PATIENCE_S = 5.0  # for a parallel loop that takes a millisecond
-_SHARED = 2**20  # elements; PyTorch uses one thread per 32,768
+_PATIENCE_S = 5.0  # timeout of a parallel loop that takes a millisecond
+_SHARED = 2**20  # elements, enough for several threads: PyTorch uses one per 32,768
 _is_fork = False
 
 
 def level_without_amx(cpuinfo: str) -> str | None:
-    """The best level for oneDNN on a processor that announces AMX but does not describe its tiles.
+    """Choose the oneDNN instruction level for a processor that announces AMX but lacks its tile data.
 
     Hypervisors may pass AMX's feature bits on but end CPUID before leaf 0x1d. oneDNN, inside PyTorch, then runs AMX
     without a tile configuration: bfloat16 products crash with SIGILL, and float32 convolutions that are allowed to
@@ -56,7 +56,7 @@ def level_without_amx(cpuinfo: str) -> str | None:
     fields: dict[str, str] = {}
     for line in cpuinfo.splitlines():
         name, _, value = line.partition(":")
-        fields.setdefault(name.strip(), value.strip())  # the first core's
+        fields.setdefault(name.strip(), value.strip())  # keep the values of the first core
     flags, highest_leaf = set(fields.get("flags", "").split()), fields.get("cpuid level", "")
     if "amx_tile" not in flags or not highest_leaf.isdecimal() or int(highest_leaf) >= _TILE_LEAF:
         return None
@@ -64,10 +64,10 @@ def level_without_amx(cpuinfo: str) -> str | None:
 
 
 def avoid_broken_amx(cpuinfo: Path = _CPUINFO) -> None:
-    """Keep oneDNN, which chooses its instructions when PyTorch first uses it, from AMX if the processor's is broken."""
+    """Keep oneDNN from using broken AMX; call before PyTorch first uses oneDNN."""
     try:
         level = level_without_amx(cpuinfo.read_text())
-    except OSError:  # not Linux
+    except OSError:  # not on Linux
         return
     if level is None:
         return
@@ -80,15 +80,15 @@ def avoid_broken_amx(cpuinfo: Path = _CPUINFO) -> None:
 
 
 def notes() -> tuple[str, ...]:
-    """Problems found with this machine, and how they were handled; for `Model.report()`."""
+    """Problems of this machine that were worked around, for `Model.report()`."""
     return tuple(_notes)
 
 
 class _Printing(logging.Handler):
-    """Prints records on stderr as errors are; those that can't be written are dropped, as they are no results."""
+    """Log handler that prints records on stderr like errors; drops those that can't be written."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        with suppress(OSError, ValueError, AttributeError):  # full, closed by the reader, or closed from the start
+        with suppress(OSError, ValueError, AttributeError):  # disk full, pipe closed, or stderr closed at start
             sys.stderr.write(f"maskjet: {printable(record.getMessage())}\n")
 
 
@@ -100,7 +100,7 @@ def print_warnings() -> None:
 
 
 def suit_program() -> None:
-    """Choose how threads wait, and from where child processes import; for programs, before PyTorch is loaded.
+    """Configure waiting of threads and imports of child processes; for programs, before PyTorch is loaded.
 
     GNU's OpenMP, part of PyTorch's wheels, spins for milliseconds at the end of each parallel loop. This is fastest on
     an idle machine; on a busy one the spinning threads take cores from working ones (`benchmarks/neighbours.md`).
@@ -121,7 +121,7 @@ def suit_program() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Keep up to 64 MB at a heap's end, for programs that run for one video after the other, not for days.
+    """Keep up to 64 MB of freed memory per heap; for short-lived programs, not for services.
 
     glibc may give frames and activations back to the system as they are freed, depending on the order of calls. Then
     each frame has up to 10,000 page faults, a sixth of its time on a CPU. A service's memory grew with it.
@@ -133,7 +133,7 @@ def keep_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """Give the system what lies free between pieces in use, for services, which run for days; takes milliseconds.
+    """Return free memory inside heaps to the system; for long-running services. Takes milliseconds.
 
     glibc has up to eight heaps per core, and gives memory back at their ends only. A service of two cores whose threads
     were all kept busy had 100 MiB of such gaps after half a minute and 160 after seven (`benchmarks/serve.md`).
@@ -151,7 +151,7 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 def check_fork() -> None:
-    """Raise UnsupportedError in a process forked from one in which PyTorch's threads ran: PyTorch would hang here.
+    """Raise UnsupportedError in a fork of a process with running PyTorch threads, where PyTorch would hang.
 
     A fork copies only one thread. OpenMP assumes that its thread pool was copied as well, and its first parallel loop
     in the fork waits for it for ever. OpenMP can't be queried, so a fork of this process tries a parallel loop.
@@ -192,7 +192,7 @@ def handling_signals(
     handle: Callable[[int, FrameType | None], None],
     replaces: Callable[[Any], bool] = lambda current: current is not signal.SIG_IGN,
 ) -> Iterator[None]:
-    """Handle the signals that end a program, where `replaces` allows it of the handler so far; in the main thread."""
+    """Handle terminating signals, if `replaces` accepts the current handler; only in the main thread."""
     before = {}
     if threading.current_thread() is threading.main_thread():
         before = {number: handler for number in SIGNALS if replaces(handler := signal.getsignal(number))}
@@ -223,7 +223,7 @@ def garbage_frozen() -> Iterator[None]:
 
 @contextmanager
 def garbage_left() -> Iterator[None]:
-    """Collect no garbage until the block ends, in no thread; for blocks of milliseconds, one at a time."""
+    """Disable garbage collection in all threads; for blocks of milliseconds, one at a time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -235,7 +235,7 @@ def garbage_left() -> Iterator[None]:
 
 @contextmanager
 def convolutions_in_tf32(is_allowed: bool) -> Iterator[None]:
-    """Allow or forbid that cuDNN rounds float32 convolutions to TF32; PyTorch allows it. Restored after the block."""
+    """Allow or forbid TF32 in cuDNN convolutions of float32, which PyTorch allows; restored after the block."""
     import torch
 
     before = torch.backends.cudnn.allow_tf32

@@ -1,4 +1,4 @@
-"""A call's work on a GPU and the host's calls for it, counted by PyTorch's profiler."""
+"""Count a call's GPU work and host calls with PyTorch's profiler."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _NO_WORK = (
     *("Activity Buffer", "Command Buffer", "Lazy Function", "Runtime Triggered"),
     *("Context Sync", "Event Sync", "Stream Sync", "Stream Wait"),
 )
-"""Prefixes of the profiler's names of waits and of its own overhead, which some versions put on the device."""
+"""Prefixes of profiler events for waits and its own overhead, which some versions list as GPU work."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one item of work takes, on average."""
+    """Average GPU work and host calls per item."""
 
     launches: float
     """Launches of kernels and graphs by the host."""
     host_copies: float
-    """Copies and fills that the host asks for, without those within graphs."""
+    """Copies and fills issued by the host, without those in graphs."""
     waits: float
-    """The host's calls that block until the GPU has done something, between its first work and its last."""
+    """Blocking host calls between the first and the last GPU work."""
     kernels: float
     """Kernels on the GPU."""
     copies: float
@@ -47,7 +47,7 @@ class Work:
 
 
 def profile(call: Callable[[], object], device: torch.device, *, items: int = 1) -> Work | None:
-    """Profile a call that does some items of work, all alike; None if the device is no GPU.
+    """Profile a call that processes several equal items; None if the device is no GPU.
 
     The profiler slows all later launches in the whole process, so measure times before.
     """
@@ -61,7 +61,7 @@ def profile(call: Callable[[], object], device: torch.device, *, items: int = 1)
 
 
 def sum_up(events: Iterable[Any], *, items: int) -> Work:
-    """Sum up a profile of some items: `torch.autograd.profiler_util.FunctionEvent`s of the host and the device."""
+    """Average a profile over items; events are `torch.autograd.profiler_util.FunctionEvent`s."""
     events = list(events)
     calls = [event for event in events if event.device_type == DeviceType.CPU]
     on_device = sorted(filter(_is_work, events), key=lambda event: event.time_range.start)
@@ -90,6 +90,6 @@ def sum_up(events: Iterable[Any], *, items: int) -> Work:
 
 
 def _is_work(event: Any) -> bool:
-    """Whether an event is work on the GPU; torch.compile marks its regions on the GPU's time line, too."""
+    """Whether an event is GPU work; torch.compile also puts region markers on the GPU's time line."""
     is_mark = getattr(event, "is_user_annotation", False) or event.name.startswith(_NO_WORK)
     return event.device_type == DeviceType.CUDA and not is_mark

@@ -1,4 +1,4 @@
-"""Processes that a program starts for part of its work, and speaks with.
+"""Child processes that do part of a program's work, connected by sockets.
 
 A service and a job have a `Child` per place, which they start again if it dies; others have one process.
 """
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-_PATIENCE_S = 5.0  # until a process that should end is killed
+_PATIENCE_S = 5.0  # time for a process to exit before it is killed
 
 
 def start(
     module: str, *descriptors: int, variables: Mapping[str, str] | None = None
 ) -> tuple[subprocess.Popen[bytes], Connection]:
-    """Start a process that calls `main` of a module with its end of a connection, a descriptor, and with others.
+    """Start a process that calls `main` of a module with the descriptor of a connection, and further ones.
 
     It imports from where this process does. What it prints goes to stderr, since stdout is for results. A terminal's
     signals don't reach it: it should end when the connection is closed.
@@ -44,7 +44,7 @@ def start(
 
 
 def end(process: subprocess.Popen[bytes]) -> int:
-    """Wait until a process has ended, whose connection is closed, or else kill it; returns its exit code."""
+    """Wait for a process to exit after its connection was closed, or kill it; returns the exit code."""
     try:
         return process.wait(_PATIENCE_S)
     except subprocess.TimeoutExpired:
@@ -53,38 +53,38 @@ def end(process: subprocess.Popen[bytes]) -> int:
 
 
 def tell(code: int) -> str:
-    """How a process ended, for messages."""
+    """Describe how a process ended, for messages."""
     names = {each.value: each.name for each in signal.Signals}
     return f"ended with exit code {code}" if code >= 0 else f"was ended by {names.get(-code, f'signal {-code}')}"
 
 
 @dataclass(eq=False)
 class Child:
-    """A process and the connection to it; messages are JSON."""
+    """A child process and the connection to it, for JSON messages."""
 
     process: subprocess.Popen[bytes]
     connection: Connection
 
     @classmethod
     def start(cls, module: str, orders: Any, *descriptors: int, variables: Mapping[str, str]) -> Child:
-        """Start a process, as `start`, and send it its orders; raises OSError if there can't be one."""
+        """Start a process, see `start`, and send its first message; raises OSError if that fails."""
         child = cls(*start(module, *descriptors, variables=variables))
         child.send(orders)
         return child
 
     def send(self, message: Any) -> None:
-        """Send a message; one to a dead process is lost, as `receive` tells that it has died."""
+        """Send a message; silently lost if the process is dead, which `receive` reports."""
         with suppress(OSError):
             self.connection.send_bytes(json.dumps(message).encode())
 
     def end(self) -> str:
-        """Wait until the process ends, or kill it; returns how it ended, for messages."""
+        """Close the connection, and wait for the process or kill it; returns how it ended, for messages."""
         self.connection.close()
         return tell(end(self.process))
 
 
 def receive(children: Iterable[Child], patience_s: float) -> Iterator[tuple[Child, Any]]:
-    """Wait for messages; yields those that have come, each with its sender, and None for one that has died."""
+    """Wait for messages; yields (sender, message) pairs, with None from a child that has died."""
     senders: dict[Any, Child] = {child.connection: child for child in children}
     for connection in wait(list(senders), patience_s):
         child = senders[connection]

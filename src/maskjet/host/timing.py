@@ -30,7 +30,7 @@ def rotate(inputs: Sequence[_T], count: int, start: int = 0) -> Iterator[_T]:
 
 
 def play(results: Iterator[Any], budget_s: float = math.inf) -> tuple[list[int], float]:
-    """Take results, which are detections or frames with them, until they end or the time is up; then close them.
+    """Consume results, detections or pairs with frames, until they end or time is up; then close them.
 
     Returns the number of detections of each frame, and frames per second.
     """

@@ -25,7 +25,7 @@ _PASSED = (
     "TRITON_CACHE_DIR",
     "MASKJET_CACHE_DIR",
     "MASKJET_LIMIT_",
-)  # prefixes of variables that workers get
+)  # prefixes of environment variables passed to workers
 
 
 def import_ray() -> Any:
@@ -72,7 +72,7 @@ def connected(address: str) -> Iterator[Any]:
         ) from error
     finally:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)  # Ray's ends the process, ours lets segments be finished
+            signal.signal(signal.SIGTERM, handler)  # restore our handler, which finishes segments; Ray's exits
     try:
         yield ray
     finally:
@@ -88,10 +88,10 @@ class Pool:
     device: str
     """Device of each worker: "cpu", or "cuda", the only GPU that Ray shows it."""
     streams: int
-    """Segments per worker at a time: `SEGMENTS_PER_GPU` on a GPU, else one per core of its share of the node."""
+    """Concurrent segments per worker: `SEGMENTS_PER_GPU` on a GPU, else one per core of its share of the node."""
 
     def options(self) -> dict[str, Any]:
-        """Options of each actor."""
+        """Ray options of each actor."""
         variables = {name: text for name, text in os.environ.items() if name.startswith(_PASSED)}
         has_gpu = self.device == "cuda"
         return {

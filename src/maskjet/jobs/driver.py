@@ -1,4 +1,4 @@
-"""The driver of a job: hands segments without a part to workers, and records their outcomes."""
+"""The driver of a job: assigns segments without a part to workers, and records their outcomes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from maskjet.jobs.folders import open_folder
-from maskjet.jobs.ledger import Failures, Plan
+from maskjet.jobs.manifest import Failures, Plan
 from maskjet.jobs.parts import FOLDER, Parts
 from maskjet.jobs.segments import Segment, Settings
 from maskjet.jobs.work import Outcome, digest_weights
@@ -21,7 +21,7 @@ from maskjet.version import __version__
 if TYPE_CHECKING:
     from maskjet.jobs.local import LocalWorkers
 
-_SKIPPED_AT_ONCE = 256  # parts, after which progress is reported
+_SKIPPED_AT_ONCE = 256  # existing parts per progress report
 
 
 @dataclass
@@ -100,7 +100,7 @@ def run(
                 on_progress(progress)
 
             pending = _pending(planned, parts, failures, progress, report)
-            is_whole = False  # until all of the plan was looked at
+            is_whole = False  # until the plan was read to its end
             try:
                 with closing(_outcomes(pending, make_workers, orders, stop)) as outcomes:
                     for outcome in outcomes:
@@ -109,9 +109,9 @@ def run(
                         report()
                 is_whole = planned.is_complete and not stop.is_set()
             finally:
-                folder.check(number)  # else a later job's failures would be overwritten
+                folder.check(number)  # raises if a later job owns failures.jsonl
                 failures.finish(parts, plan_is_complete=is_whole)
-                folder.clean(FOLDER)  # of killed workers
+                folder.clean(FOLDER)  # temporary files of killed workers
                 report()
     return progress
 

@@ -29,12 +29,12 @@ _Filter = Callable[[str], bool]
 
 @dataclass(frozen=True)
 class Found:
-    """A file found in a source."""
+    """A source file, with its kind."""
 
     file: SourceFile
-    """Its size and time are 0 if it is missing."""
+    """The file; size and time are 0 if it is missing."""
     is_video: bool
-    """Whether it is a video, not an image."""
+    """Whether the file is a video, not an image."""
     is_missing: bool = False
     """Whether the file does not exist, or its size can't be read."""
 
@@ -54,7 +54,7 @@ class Finder:
 
     def __init__(self, sources: Any, *, recursive: bool) -> None:
         self._sources, self._recursive = list[str](), recursive
-        self._named: dict[int, bool] = {}  # hashes of files given by name, and whether they were yielded
+        self._named: dict[int, bool] = {}  # hash of each file given by name: was it yielded?
         self._taken: dict[str, list[_Filter]] = {}  # by folder: filters of the names that were yielded
         if isinstance(sources, str | os.PathLike | int):
             sources = [sources]
@@ -80,7 +80,7 @@ class Finder:
                 yield from self._find(text)
 
     def _lines(self) -> Iterator[tuple[str, str]]:
-        """Pairs of origin and source; a list is replaced by its lines, whose origin begins error messages."""
+        """Yield (origin, source) pairs; lists are expanded to their lines. The origin prefixes error messages."""
         for text in self._sources:
             if _is_list(text) and (file := storage.describe(text)):
                 yield from _read_list(file)
@@ -102,7 +102,7 @@ class Finder:
             next(Finder(text, recursive=self._recursive)._find(text))
 
     def _find(self, text: str) -> Iterator[Found]:
-        """Files of a file, folder or glob."""
+        """Yield the files of a file, folder or glob."""
         kind = _kind_of(text)
         if kind is None or kind == "file":
             if not self._named.get(_hash(text)):
@@ -121,7 +121,7 @@ class Finder:
             raise SourceError(f"source must be a folder with images or videos, {shown_name(text)!r} has none{hint}.")
 
     def _take(self, folder: str, files: Files, wanted: _Filter) -> Iterator[Found]:
-        """Files of one folder that no earlier source has yielded: images first, then videos."""
+        """Yield the files of a folder that were not yielded before: images first, then videos."""
         taken = self._taken.setdefault(_identity(folder), [])
         names = in_order(name for name in files if wanted(name) and not any(each(name) for each in taken))
         taken.append(wanted)
@@ -132,7 +132,7 @@ class Finder:
                 yield _describe(path, name, files[name])
 
     def _match(self, folder: str, components: Sequence[str]) -> Iterator[tuple[str, Files, _Filter]]:
-        """Folders that match a glob's path components, or the folder itself, with files and a filter of names."""
+        """Yield folders that match a glob's path components, with their files and a filter for names."""
         if not components or components[0] == "**":
             recursive = self._recursive or bool(components)
             for path, files in walk(folder, storage.list_folder, recursive=recursive, identify=_identity):
@@ -232,7 +232,7 @@ def _naming(origin: str) -> Iterator[None]:
 
 
 def _describe(path: str, name: str, file: SourceFile | None = None) -> Found:
-    """Read a file's size and time; one that fails is returned as missing, so that processing it gives the reason."""
+    """Read a file's size and time; on failure it counts as missing, so that processing reports the reason."""
     is_video = not is_image_path(name)
     with suppress(SourceError):
         file = file or storage.describe(path)

@@ -60,16 +60,16 @@ class LocalFolder:
             os.close(descriptor)
 
     def check(self, run: str) -> None:
-        """Raise OutputError if a later run has taken over, which a lock does not allow."""
+        """Raise OutputError if a later run has taken over the folder; impossible with a lock."""
 
     def write(self, place: str, data: bytes) -> None:
         """Write a file atomically, and sync it to disk; an error leaves nothing of it."""
         path = self.path / place
-        with replacing(path, suffix="") as temporary:  # without a suffix by which programs would find it
+        with replacing(path, suffix="") as temporary:  # no suffix: programs should not pick up the temporary file
             temporary.write(data)
         with naming(str(path)):
             for folder in (path.parent, *(each for each in path.parent.parents if each.is_relative_to(self.path))):
-                _sync_folder(folder)  # any of them may be new
+                _sync_folder(folder)  # any of these folders may be new
 
     def read(self, place: str) -> bytes | None:
         """Content of a file; None if it does not exist."""
@@ -84,7 +84,7 @@ class LocalFolder:
         return (self.path / place).open("rb")
 
     def had(self, place: str) -> bool:
-        """Whether a file exists; a store answers from a listing of its folder, made at the first call for that."""
+        """Whether a file exists; in a store according to a listing made at the first call per folder."""
         path = os.path.join(self.path, place)  # noqa: PTH118 - a million times
         with naming(path):
             try:
@@ -112,13 +112,13 @@ class LocalFolder:
             shutil.rmtree(self.path / folder)
 
     def open_temporary(self, place: str) -> IO[bytes]:
-        """Open a named local file, whose content `publish` will put at a place."""
+        """Open a named temporary file, for `publish` to move or upload to its final path."""
         path = self.path / place
         with naming(str(path)):
             return path.with_suffix(f"{_PARTIAL}{path.suffix}").open("wb")
 
     def publish(self, temporary: IO[bytes], place: str) -> None:
-        """Move or upload a temporary file to its place, atomically; it may be gone afterwards."""
+        """Move or upload a temporary file to its final path, atomically; it may be gone afterwards."""
         with naming(self.name(place)):
             temporary.flush()
             Path(temporary.name).replace(self.path / place)
@@ -239,7 +239,7 @@ class RemoteFolder:
             self._upload(place, iter(lambda: file.read(_BLOCK), b""))
 
     def clean(self, folder: str) -> None:
-        """Do nothing: an upload that did not end left no object."""
+        """Do nothing: interrupted uploads leave no object."""
 
 
 Folder = LocalFolder | RemoteFolder

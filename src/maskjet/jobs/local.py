@@ -22,8 +22,8 @@ from maskjet.host.runner import Child, receive
 from maskjet.jobs.segments import Segment
 from maskjet.jobs.work import TRIES, Outcome, parse_answer
 
-_GLANCE_S = 0.1  # polling interval of the plan while no worker answers
-_MOST_DEATHS = TRIES + 2  # of a worker in a row, without a finished segment, after which the job ends
+_GLANCE_S = 0.1  # interval of polling the plan while no worker answers
+_MOST_DEATHS = TRIES + 2  # consecutive crashes of a worker after which the job ends
 _log = logging.getLogger("maskjet")
 
 Task = tuple[str, Segment]
@@ -35,18 +35,18 @@ instead, which is faster."""
 
 @dataclass(eq=False)
 class StartedWorker:
-    """A worker that runs."""
+    """Handle of a running worker."""
 
     place: Place
-    """Where it was started, and is started again if it dies."""
+    """Device and environment of the worker, also for its restarts."""
     handle: Any
-    """Its process on this machine, a `Child`, or its actor."""
+    """The `Child` process of a local worker, or the Ray actor."""
     tasks: dict[str, Segment] = field(default_factory=dict)
-    """Segments assigned to it, by the names of their parts."""
+    """Segments assigned to the worker, by part name."""
     is_ready: bool = True
-    """Whether it takes segments."""
+    """Whether the worker accepts segments."""
     deaths: int = 0
-    """Of it and those whose place it took, in a row, without a finished segment."""
+    """Consecutive crashes in this slot without a finished segment."""
 
 
 class LocalWorkers:
@@ -58,13 +58,13 @@ class LocalWorkers:
         streams: Segments per process at a time.
     """
 
-    _patience_s = math.inf  # for segments that are assigned when a job is stopped
+    _patience_s = math.inf  # time for assigned segments to finish after a stop
 
     def __init__(self, orders: Mapping[str, Any], places: Sequence[Place], streams: int) -> None:
         self._orders, self._places, self._streams = orders, places, streams
         self._workers: list[StartedWorker] = []
-        self._again: deque[Task] = deque()  # segments of workers that died
-        self._deaths = Counter[str]()  # of workers, by the parts of the segments that they had
+        self._again: deque[Task] = deque()  # segments to retry, of workers that died
+        self._deaths = Counter[str]()  # number of worker deaths by part name
 
     def run(self, tasks: Iterator[Task | None], stop: threading.Event) -> Iterator[Outcome]:
         """Process segments; yields their outcomes in the order in which they finish.
@@ -91,7 +91,7 @@ class LocalWorkers:
             self.close()
 
     def _feed(self, tasks: Iterator[Task | None]) -> bool:
-        """Assign segments to workers until each has one waiting; returns False at the end of the plan."""
+        """Assign segments until each worker has one queued; returns False at the end of the plan."""
         while has_room := list(filter(self._has_room, self._workers)):
             task = self._again.popleft() if self._again else next(tasks, ())
             if not task:
@@ -102,19 +102,19 @@ class LocalWorkers:
         return True
 
     def _has_room(self, worker: StartedWorker) -> bool:
-        """Whether a worker may get the next segment: those of workers that died are alone, as one may be to blame."""
+        """Whether a worker may get another segment; segments of dead workers run alone, to find the culprit."""
         is_alone = bool(self._again) or any(part in self._deaths for part in worker.tasks)
         return worker.is_ready and len(worker.tasks) <= (0 if is_alone else self._streams)
 
     def _take(self, worker: StartedWorker, part: str, answer: Mapping[str, Any]) -> Outcome:
-        """The outcome in an answer; raises the error that it may be instead."""
+        """Decode the outcome in an answer; raises if it is an error."""
         outcome = parse_answer(answer)
         worker.tasks.pop(part, None)
         worker.deaths = 0
         return outcome
 
     def _replace(self, dead: StartedWorker, why: str) -> Iterator[Outcome]:
-        """Start a worker in place of one that has died, and let others have its segments; yields those given up."""
+        """Restart a dead worker and requeue its segments; yields the outcomes of segments given up."""
         deaths = dead.deaths + 1
         if deaths >= _MOST_DEATHS:
             raise DeviceError(f"{dead.place} died {deaths} times without a result, at last: {why}.", index=0)
@@ -134,7 +134,7 @@ class LocalWorkers:
         worker.handle.send({"part": part, "segment": segment.as_dict(), "is_again": part in self._deaths})
 
     def _receive(self) -> Iterator[Outcome]:
-        """Wait a moment for answers; yields the outcomes."""
+        """Wait briefly for answers; yields their outcomes."""
         workers = {each.handle: each for each in self._workers}
         for child, message in receive(workers, _GLANCE_S):
             if message is None:
@@ -157,7 +157,7 @@ class LocalWorkers:
 
 
 def choose_streams(places: Sequence[Place]) -> int:
-    """Default of segments per process at a time: a GPU's share of `SEGMENTS_PER_GPU`, or a CPU's of the cores."""
+    """Default number of concurrent segments per process: a share of `SEGMENTS_PER_GPU`, or of the cores."""
     if any(place.device != "cpu" for place in places):
         return max(1, SEGMENTS_PER_GPU // max(Counter(place.device for place in places).values()))
     return max(1, len(os.sched_getaffinity(0)) // len(places))

@@ -16,7 +16,7 @@ from maskjet.errors import InputError, SourceError
 from maskjet.host.files import is_same_file, replacing
 from maskjet.host.printing import as_utf8
 from maskjet.jobs.folders import LOCK
-from maskjet.jobs.ledger import FAILURES, NOTES
+from maskjet.jobs.manifest import FAILURES, NOTES
 from maskjet.jobs.parts import FOLDER, MANIFEST, Parts
 from maskjet.jobs.rows import FoundFrame, TableBuilder, arrow, metadata, read_frames, schema
 from maskjet.outputs.coco import CocoJson
@@ -27,7 +27,7 @@ from maskjet.tracking import Tracker
 
 _MAKE_AGAIN = "Remove it, and run the same job again."
 _NO_PIXELS = np.empty((0, 0, 3), dtype=np.uint8)
-_ROWS_AT_ONCE = 256  # of a Parquet file's row group
+_ROWS_AT_ONCE = 256  # rows per Parquet row group
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Merged:
     detections: int
     """Detections written."""
     left_out: int
-    """Detections left out of JSON, which can't express that their box or confidence is not finite."""
+    """Detections left out of JSON because their box or confidence is not finite."""
     missing: int
     """Segments without a part."""
 
@@ -123,7 +123,7 @@ def merge(
 
 @contextmanager
 def _parquet_file(path: str) -> Iterator[Callable[[FoundFrame], None]]:
-    """Open a Parquet file, which takes its name when the block ends; yields a function that adds a row."""
+    """Write a Parquet file atomically; yields a function that adds a row."""
     arrow()
     from pyarrow.parquet import ParquetWriter
 
@@ -151,14 +151,14 @@ def _parquet_file(path: str) -> Iterator[Callable[[FoundFrame], None]]:
 
 
 class _Tracking:
-    """Gives the frames of one video after another their identities."""
+    """Tracks the frames of successive videos."""
 
     def __init__(self) -> None:
         self._source: str | None = None
         self._tracker = Tracker()
 
     def follow(self, frame: FoundFrame, threshold: float) -> FoundFrame:
-        """The frame with tracks instead of weak detections."""
+        """Track a frame; the result has track ids, and no weak detections."""
         if frame.source != self._source:
             self._source, self._tracker = frame.source, Tracker(threshold=threshold)
         found, weak = frame.found, frame.weak or frame.found[:0]
@@ -167,8 +167,8 @@ class _Tracking:
 
 
 def _read(parts: Parts, missing: set[str], track: bool | None) -> Iterator[tuple[Frame, FoundFrame]]:
-    """Frames in the plan's order, numbered as by their sources, with their detections."""
-    images = 0  # in the segments before
+    """Yield frames with detections, in the plan's order, numbered as in their sources."""
+    images = 0  # images in earlier segments
     tracking = None if track is False else _Tracking()
     for name, segment in parts.manifest():
         if name not in missing:
@@ -191,7 +191,7 @@ def _position_of(frame: FoundFrame, positions: dict[str, int], path: str) -> int
 
 
 def _read_part(parts: Parts, name: str, tracking: _Tracking | None, *, must_track: bool) -> Iterator[FoundFrame]:
-    """Frames of one part, of which one row group at a time is in memory, tracked if the job was to track."""
+    """Yield the frames of a part, one row group at a time in memory; tracked if the job tracks."""
     with parts.open(name) as file:
         with _naming(parts.path_of(name)):
             about = metadata(file.schema_arrow)
@@ -213,7 +213,7 @@ def _read_part(parts: Parts, name: str, tracking: _Tracking | None, *, must_trac
 
 @contextmanager
 def _naming(path: str) -> Iterator[None]:
-    """Name the part whose content is wrong."""
+    """Name the part in errors about its content."""
     try:
         yield
     except InputError as error:

@@ -63,12 +63,12 @@ class Parts:
         self._folder.write(place, data.getvalue())
 
     def had(self, digest: str) -> bool:
-        """Whether a part exists; in a store as of the first call, see `LocalFolder.had`."""
+        """Whether a part exists; in a store according to the first listing, see `LocalFolder.had`."""
         return self._folder.had(self._place_of(digest))
 
     @contextmanager
     def open(self, digest: str) -> Iterator[ParquetFile]:
-        """Open a part for reading by row groups; turns pyarrow's errors in the block into ours."""
+        """Open a part for reading by row groups; translates pyarrow's errors."""
         from pyarrow import parquet
 
         path = self.path_of(digest)
@@ -79,7 +79,7 @@ class Parts:
             yield parquet.ParquetFile(file, page_checksum_verification=True)
 
     def manifest(self) -> Iterator[tuple[str, Segment]]:
-        """Read the manifest, out/segments.jsonl: name and segment of each planned part, in order."""
+        """Read the manifest, out/segments.jsonl; yields name and segment of each planned part, in order."""
         path = self._folder.name(MANIFEST)
         with (
             translate_errors(SourceError, f"out must be a job's output, {path!r} can't be read"),

@@ -70,7 +70,7 @@ def _segments(finder: Finder, seconds: float, most: int) -> Iterator[Segment]:
 
 
 def _end_of_segment(files: Sequence[SourceFile]) -> int:
-    """Choose how many of the waiting images, one more than the most, make a segment (content-defined chunking).
+    """Choose how many of the waiting images form a segment, by content-defined chunking.
 
     With a fixed number, one image more would move the ends of all later segments. So a segment ends before the image
     whose path has the smallest hash, among those from a quarter of the most on: an image added before it moves this
@@ -82,7 +82,7 @@ def _end_of_segment(files: Sequence[SourceFile]) -> int:
 
 
 def _cut(file: SourceFile, seconds: float) -> Iterator[Segment]:
-    """Segments of a video; one for all of it if it can't be cut, so that processing it gives the reason."""
+    """Cut a video into segments; a single one if that fails, so that processing reports the reason."""
     try:
         with storage.local_copy(file) as path:
             ranges = keyframes.cut_video(path, seconds=seconds)

@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster: actors that process several segments at a time, and write the parts themselves.
+"""Workers on a Ray cluster: actors that process several segments at a time and write the parts.
 
 Only names, segments in JSON types and counts pass through Ray. An actor that dies, perhaps with its node, is replaced
 as soon as there is room.
@@ -23,12 +23,12 @@ from maskjet.jobs.work import Outcome
 from maskjet.jobs.worker import Actor
 
 _ARRIVAL_S = 180.0  # for the first worker process to start
-_GLANCE_S = 0.5  # polling interval of the plan and the stop signal while no answer comes
+_GLANCE_S = 0.5  # interval of polling the plan and the stop signal without answers
 _log = logging.getLogger("maskjet")
 
 
 class RayWorkers(LocalWorkers):
-    """Actors on a Ray cluster, one GPU each, or else shares of its CPUs.
+    """Ray actors with one GPU each, or else a share of the CPUs.
 
     Args:
         orders: Orders of `Worker` but for device and streams.
@@ -43,9 +43,9 @@ class RayWorkers(LocalWorkers):
         out = out if storage.is_remote(out) else os.path.abspath(out)  # noqa: PTH100 - actors have another folder
         super().__init__({**orders, "out": out}, [], 1)
         self._address, self._count = address, workers
-        # Calls under way: workers and parts, "" for loading the model, None for the start.
+        # Pending calls: (worker, part name), "" for loading the model, None for the start.
         self._calls: dict[Any, tuple[StartedWorker, str | None]] = {}
-        self._arrival: float | None = None  # until when a worker process must have started; None once one has
+        self._arrival: float | None = None  # deadline for the first worker process; None once it started
 
     def run(self, tasks: Iterator[Task | None], stop: threading.Event) -> Iterator[Outcome]:
         """Process segments; see `LocalWorkers.run`, whose errors it also raises.
@@ -89,7 +89,7 @@ class RayWorkers(LocalWorkers):
         self._ray.wait(calls, timeout=_GLANCE_S)
         for call in self._ray.wait(calls, num_returns=len(calls), timeout=0)[0]:
             worker, part = self._calls.pop(call)
-            if worker not in self._workers:  # it was replaced
+            if worker not in self._workers:  # the worker was replaced
                 continue
             try:
                 answer = self._ray.get(call)
@@ -97,7 +97,7 @@ class RayWorkers(LocalWorkers):
                 yield from self._replace(worker, first_line(error))
                 continue
             self._arrival = None
-            if part or (part is not None and answer):  # an error of loading is raised
+            if part or (part is not None and answer):  # raises an error of loading the model
                 yield self._take(worker, part, answer)
             worker.is_ready |= part is not None
 
@@ -118,7 +118,7 @@ class RayWorkers(LocalWorkers):
 
 
 def _failed(error: BaseException) -> DeviceError:
-    """Ray's error as one line: its first line says what failed, its last one, after a traceback, why."""
+    """Shorten Ray's error to one line: the first line names the failure, the last its reason."""
     text = str(error).strip().splitlines()
     why = f" {text[-1].strip()}" if text[1:] else ""
     return DeviceError(f"The Ray cluster failed: {first_line(error)}{why}", index=0)

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 SCHEMA = 1
 """Version of the schemas; a reader refuses others."""
 METADATA_KEY = b"maskjet"
-"""Key of the schema's metadata that holds ours, as JSON."""
+"""Key of maskjet's JSON in the metadata of a schema."""
 _TRACKS = ("track_id", "track_class_id")
-_WEAK = "weak_"  # starts the columns of weak detections
-_FRAMES_AT_ONCE = 1024  # per record batch, whose lists have 32-bit offsets
+_WEAK = "weak_"  # prefix of the columns of weak detections
+_FRAMES_AT_ONCE = 1024  # frames per record batch, since list offsets have 32 bits
 _BYTES_AT_ONCE = 2**28
 _MOST_BYTES = 2**31 - 1
 
@@ -100,15 +100,15 @@ class FoundFrame:
     """A frame or image with its detections."""
 
     source: str
-    """Path or URL of its file."""
+    """Path or URL of the source file."""
     index: int
     """Position of the frame in its file, from 0."""
     time_s: float | None
-    """Presentation time in seconds; None without a clock."""
+    """Presentation time of the frame in seconds; None without a clock."""
     found: Detections
-    """Its detections."""
+    """Detections of the frame."""
     weak: Detections | None = None
-    """Weaker ones, which only hold tracks together; None if the job does not track, and for images."""
+    """Weak detections for the tracker; None if the job does not track, and for images."""
 
 
 class TableBuilder:
@@ -141,7 +141,7 @@ class TableBuilder:
             self._flush()
 
     def table(self, **more: Any) -> pyarrow.Table:
-        """Build the table of all frames added; its metadata has their number, that of detections, and `more`."""
+        """Build the table of all added frames; metadata: numbers of frames and detections, and `more`."""
         self._flush()
         table = arrow().Table.from_batches(self._batches, schema=self._schema)
         return with_metadata(table, frames=table.num_rows, detections=self._detections, **more)
@@ -150,12 +150,12 @@ class TableBuilder:
         frames, self._waiting, self._bytes = self._waiting, [], 0
         if not frames:
             return
-        # Takes the schema's columns alone, and its types.
+        # Selects the schema's columns, and converts to its types.
         self._batches.append(arrow().RecordBatch.from_pydict(_columns(frames), schema=self._schema))
 
 
 def _columns(frames: Sequence[FoundFrame]) -> dict[str, Any]:
-    """Columns of frames, by name; of detections' numbers there are arrays, not an object for each."""
+    """Columns of frames, by name; numbers of detections are arrays, not Python objects."""
     found = [each.found for each in frames]
     about = {
         "source": [as_utf8(each.source) for each in frames],
@@ -204,7 +204,7 @@ def read_frames(batch: pyarrow.RecordBatch, class_names: Mapping[int, str]) -> I
 
 
 def _read_lists(batch: pyarrow.RecordBatch, class_names: Mapping[int, str], start: str = "") -> Iterator[Detections]:
-    """Convert lists to each row's detections; `start` begins the names of their columns."""
+    """Convert list columns to the detections of each row; `start` is the prefix of the columns."""
     columns = {name.removeprefix(start): batch.column(name) for name in batch.schema.names if name.startswith(start)}
     ends = columns["class_id"].offsets.to_numpy()
     class_id = columns["class_id"].values.to_numpy()

@@ -15,7 +15,7 @@ from maskjet.sources.video_index import Entry
 from maskjet.spec import MODELS
 from maskjet.tiling.layout import UNCUT, Tiling
 
-# Engine settings that change results; the others change speed alone.
+# Engine settings that change results; the others change only speed.
 _CHANGING_RESULTS = (
     *("precision", "runtime", "resample", "input_size", "resize", "letterbox_color", "letterbox_place"),
     "max_detections",
@@ -27,11 +27,11 @@ class SourceFile:
     """A source file, with its size and time as of planning."""
 
     path: str
-    """A path, or the URL of an object in a store."""
+    """Path of the file, or URL of the object in a store."""
     size: int
-    """Bytes."""
+    """Size of the file in bytes."""
     modified_ns: int
-    """Time of the last change, in ns since 1970."""
+    """Modification time in ns since 1970."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Segment:
     """A unit of work: a range of a video's frames, or some images."""
 
     files: tuple[SourceFile, ...]
-    """The video alone, or the images in order."""
+    """The single video, or the images in order."""
     is_video: bool
     """Whether the file is a video."""
     first: int = 0
@@ -61,12 +61,12 @@ class Segment:
         return f"{path}#{self.first}-{'' if self.count is None else self.first + self.count - 1}"
 
     def as_dict(self) -> dict[str, Any]:
-        """In JSON types."""
+        """Convert to JSON types."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Segment:
-        """Undo `as_dict`."""
+        """Convert back from the output of `as_dict`."""
         files = tuple(SourceFile(**file) for file in value["files"])
         entry = None if value["entry"] is None else Entry(**value["entry"])
         return cls(**{**value, "files": files, "entry": entry})
@@ -87,15 +87,15 @@ class Settings:
     classes: tuple[str, ...] | None = None
     """Names of the classes to report; None for all."""
     every: int = 1
-    """Take one frame of a video in this many: those whose index is a multiple of it."""
+    """Step between frames of a video: those whose index is a multiple are processed."""
     config: EngineConfig = field(default_factory=EngineConfig)
     """Engine settings; workers replace the device by their own."""
     track: bool = False
-    """Whether parts of videos have what tracking needs, which is done when they are merged."""
+    """Whether parts of videos also store weak detections, for tracking in the merge."""
     tiling: Tiling = UNCUT
-    """How frames are cut into tiles."""
+    """Tiling of frames."""
     jpeg_decoder: str = "cpu"
-    """What decodes JPEGs in all workers: "cpu", or nvJPEG as `media.decoding.name_nvjpeg` names it."""
+    """Decoder of JPEGs in all workers: "cpu", or the name by `sources.decoding.name_nvjpeg`."""
 
     def __post_init__(self) -> None:
         select_frames(self.every)  # raises
@@ -110,12 +110,12 @@ class Settings:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """In JSON types."""
+        """Convert to JSON types."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Settings:
-        """Undo `as_dict`."""
+        """Convert back from the output of `as_dict`."""
         classes = value["classes"]
         return cls(
             **{
@@ -127,9 +127,9 @@ class Settings:
         )
 
     def identity(self, weights_digest: str | None) -> dict[str, Any]:
-        """Settings that results depend on, in JSON types; `weights_digest` is as of `digest_weights`."""
+        """Settings that determine results, in JSON types; `weights_digest` is from `digest_weights`."""
         return {
-            # As in results from before it was there.
+            # Left out by default, so that digests of older results stay valid.
             **({} if self.jpeg_decoder == "cpu" else {"jpeg_decoder": self.jpeg_decoder}),
             **({"track": True} if self.track else {}),
             **({} if self.tiling.tile is None else {"tiling": asdict(self.tiling)}),
@@ -139,7 +139,7 @@ class Settings:
             "class_thresholds": dict(self.class_thresholds),
             "classes": None if self.classes is None else list(self.classes),
             "every": self.every,
-            "rows": "frame",  # as in results from when there were others
+            "rows": "frame",  # constant, so that digests of older results stay valid
             **{name: getattr(self.config, name) for name in _CHANGING_RESULTS},
         }
 

@@ -1,4 +1,4 @@
-"""Source files: local ones by path, or objects of a store that fsspec reaches by URL.
+"""Source files: local ones by path, or objects in stores, reached by fsspec via URLs.
 
 A URL has an object's name as it is, as in `s3://bucket/my videos/a#1.mp4`: nothing in it is percent-encoded.
 """
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 KEPT_BYTES, KEPT_COPIES = 8 << 30, 64
-"""Limits of a process's cache of local copies of objects, besides those in use."""
-_BLOCK = 8 << 20  # bytes
+"""Limits of a process's cache of object copies, not counting those in use: bytes, and number."""
+_BLOCK = 8 << 20  # bytes per download block
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 _OF_PYARROW = ("abfs", "abfss", "gcs", "gs", "hdfs", "s3", "viewfs")
 _OF_THE_WEB = ("http", "https")
@@ -55,7 +55,7 @@ def is_remote(name: str) -> bool:
 
 
 def split_url(url: str, name: str = "source") -> tuple[str, str]:
-    """Split a URL after its host, as into "s3://bucket" and "/a.mp4"; `name` is that of the argument that gave it.
+    """Split a URL after its host, as into "s3://bucket" and "/a.mp4"; `name` is the argument, for messages.
 
     Raises InputError if it may hold a secret, which would end up in every part, or has an unknown scheme; SourceError
     if it is a live source.
@@ -87,22 +87,22 @@ def live_error(name: str) -> SourceError:
 
 
 def resolve(url: str, name: str = "source", error: type[MaskjetError] = SourceError) -> tuple[AbstractFileSystem, str]:
-    """Find the file system of a URL, and the path in it; credentials are those of the store's own tools.
+    """Find the file system of a URL and the path in it, with the credentials of the store's own tools.
 
     Raises `error` if the store can't be reached, MissingDependencyError if a package is missing; else as `split_url`.
     """
     root, path = split_url(url, name)
     with reaching(url, name, error):
         system, top = _system_at(root)
-        if root.startswith(_OF_THE_WEB):  # fsspec has URLs as paths there
+        if root.startswith(_OF_THE_WEB):  # for HTTP, fsspec uses URLs as paths
             return system, root + path
-        path.encode()  # stores have names in UTF-8 alone; the error gives the reason
+        path.encode()  # names in stores are UTF-8; the error explains itself
         return system, posixpath.join(top, path.strip("/"))
 
 
 @lru_cache(maxsize=64)
 def _system_at(root: str) -> tuple[AbstractFileSystem, str]:
-    """File system of a store, and the path of its root in it; for S3 a request finds the bucket's region."""
+    """Connect to a store; returns its file system and root path. For S3, a request finds the region."""
     scheme = root.partition(":")[0]
     try:
         import fsspec.implementations.arrow
@@ -121,7 +121,7 @@ def _system_at(root: str) -> tuple[AbstractFileSystem, str]:
 
 
 def reaching(url: str, name: str = "source", error: type[MaskjetError] = SourceError) -> AbstractContextManager[None]:
-    """Turn any exception of fsspec, pyarrow or what they call into an error that names the URL."""
+    """Translate any exception of fsspec, pyarrow or their libraries to an error that names the URL."""
     return translate_errors(error, f"{name} must be reachable, {shown_name(url)!r} is not")
 
 
@@ -144,7 +144,7 @@ def look(path: str) -> tuple[Kind, SourceFile] | None:
     except (OSError, ValueError) as error:
         raise SourceError(f"source must be readable, {path!r} is not: {explain(error)}.") from error
     is_folder = stat.S_ISDIR(found.st_mode)
-    if not is_folder and not stat.S_ISREG(found.st_mode):  # reading it might wait for ever
+    if not is_folder and not stat.S_ISREG(found.st_mode):  # reading a FIFO could block for ever
         raise SourceError(f"source must be a file or a folder, {path!r} is a FIFO, socket or device.")
     return "folder" if is_folder else "file", SourceFile(path, found.st_size, found.st_mtime_ns)
 
@@ -156,7 +156,7 @@ def _read_info(url: str, info: dict[str, Any]) -> tuple[Kind, SourceFile] | None
     if info["size"] is None:
         raise SourceError(f"source must have a size, the store of {shown_name(url)!r} states none.")
     time = info.get("mtime") or 0
-    seconds = int(time.timestamp() if isinstance(time, datetime) else time)  # fractions are in listings alone
+    seconds = int(time.timestamp() if isinstance(time, datetime) else time)  # only listings have fractions of seconds
     return "file", SourceFile(url, info["size"], seconds * 1_000_000_000)
 
 
@@ -201,7 +201,7 @@ def list_folder(folder: str) -> tuple[Files, list[str]]:
 
 @contextmanager
 def local_copy(file: SourceFile) -> Iterator[str]:
-    """Yield a local path of a file: its own, or that of a copy of an object, which threads share.
+    """Yield a local path of a file: its own, or that of a downloaded copy, shared by threads.
 
     Copies are cached for later segments, and vanish with the process, however it ends. Raises SourceError if the
     object can't be read or has another size than planned, OutputError if there is no room.
@@ -223,7 +223,7 @@ def local_copy(file: SourceFile) -> Iterator[str]:
 
 
 class _Copy:
-    """Content of an object in an unnamed temporary file, which is closed with this."""
+    """Downloaded object in an unnamed temporary file, which is closed with this."""
 
     def __init__(self) -> None:
         self.path, self.filling = "", threading.Lock()
@@ -232,13 +232,13 @@ class _Copy:
         """Download an object; raises as soon as its size differs from the planned one."""
         (system, path), size = resolve(file.path), 0
         with ExitStack() as opened:
-            with naming(tempfile.gettempdir(), "TMPDIR"):  # without a buffer, closing it writes nothing and can't fail
+            with naming(tempfile.gettempdir(), "TMPDIR"):  # unbuffered: closing can't fail
                 copy = opened.enter_context(tempfile.TemporaryFile(buffering=0))
             with reaching(file.path), system.open(path, "rb") as stream:
                 while size <= file.size and (block := stream.read(_BLOCK)):
                     size += len(block)
                     with naming(tempfile.gettempdir(), "TMPDIR"):
-                        while block := block[copy.write(block) :]:  # a nearly full disk takes less
+                        while block := block[copy.write(block) :]:  # a nearly full disk accepts less
                             pass
             if size != file.size:
                 raise _changed(file)

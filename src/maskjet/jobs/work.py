@@ -21,7 +21,7 @@ from maskjet.errors import (
     first_line,
 )
 from maskjet.jobs.folders import open_folder
-from maskjet.jobs.ledger import note_failures
+from maskjet.jobs.manifest import note_failures
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.processing import process
 from maskjet.jobs.rows import metadata, with_metadata
@@ -73,7 +73,7 @@ def digest_weights(settings: Settings) -> str | None:
 
 
 def _files_of(weights: Path) -> Sequence[Path]:
-    """Files of a model: an exported one may keep its weights in files of their own, transformers its settings."""
+    """Files of a model, including external weights of exported models and settings of transformers."""
     if weights.is_dir():
         return sorted(each for each in weights.iterdir() if each.suffix in (".json", ".safetensors"))
     if weights.suffix not in (ONNX, *ENGINES):
@@ -114,7 +114,7 @@ class Worker:
             class_thresholds=chosen.class_thresholds,
             classes=chosen.classes,
         )
-        if digest_weights(self._settings) != self._facts["settings"]["weights"]:  # parts would have the wrong name
+        if digest_weights(self._settings) != self._facts["settings"]["weights"]:  # else parts would get wrong names
             path = self._settings.weights or self._settings.model
             raise CheckpointError(f"weights must not change during a job, {path!r} has changed: run the job again.")
         jpegs = self._settings.jpeg_decoder
@@ -122,10 +122,10 @@ class Worker:
         if self._decoding.takes_jpegs:
             if name_nvjpeg() != jpegs:
                 raise UnsupportedError(f"JPEGs must be decoded alike, by {jpegs} on all nodes, got {name_nvjpeg()}.")
-            self._decoding.jpeg_decoder()  # raises here, not in each segment
+            self._decoding.jpeg_decoder()  # raise here, not once per segment
 
     def answer(self, part: str, segment: Segment, *, is_again: bool) -> dict[str, Any]:
-        """Process a segment; returns in JSON types its outcome, or an error that ends the job.
+        """Process a segment; returns its outcome, or an error that ends the job, in JSON types.
 
         `is_again` tells that a worker died at it. Ends the process if its device fails, which only a new process can
         use again.
@@ -147,7 +147,7 @@ class Worker:
         """
         self._folder.check(self._run)
         if is_again:
-            note_failures(self._folder, part, ())  # replaces what the attempt before may have written
+            note_failures(self._folder, part, ())  # replaces failures of the previous attempt
         outcome, table = Outcome(part, is_written=False), None
         for _ in range(TRIES):
             outcome, table = self._try(part, segment)
@@ -160,7 +160,7 @@ class Worker:
         return outcome
 
     def _try(self, part: str, segment: Segment) -> tuple[Outcome, pyarrow.Table | None]:
-        """Process a segment once; returns the outcome, and the part's table unless all failed."""
+        """Process a segment once; returns the outcome, and the part's table unless everything failed."""
         try:
             how = {name: getattr(self._settings, name) for name in ("every", "track", "tiling")}
             table = process(segment, self.model, decoding=self._decoding, **how)
@@ -168,7 +168,7 @@ class Worker:
             raise
         except MaskjetError as error:
             return Outcome(part, failures=((segment.name, first_line(error)),), is_written=False), None
-        except Exception as error:  # a library's, on an input nobody has tried; the job goes on
+        except Exception as error:  # unexpected error of a library on some input: the job goes on
             _log.exception("%s failed: %r", segment.name, error)  # the command line shows no traceback
             return Outcome(part, failures=((segment.name, repr(error)),), is_written=False), None
         about = metadata(table.schema)
@@ -180,14 +180,14 @@ class Worker:
 
 
 def error_answer(error: BaseException, name: str) -> dict[str, Any]:
-    """An error that ends the job, in JSON types; to a library's error the name of the segment is added."""
+    """Encode an error that ends the job, in JSON types; foreign errors get the segment's name."""
     if not isinstance(error, MaskjetError):
         error = MaskjetError(f"{name} failed: {error!r}.")
     return {"error": type(error).__name__, "text": str(error)}
 
 
 def parse_answer(answer: Mapping[str, Any]) -> Outcome:
-    """The outcome in a worker's answer; raises the error that it may be instead."""
+    """Decode the outcome in a worker's answer; raises if it is an error."""
     if "error" not in answer:
         return Outcome(**answer)
     kind: Any = getattr(errors, str(answer["error"]), MaskjetError)

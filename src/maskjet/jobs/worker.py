@@ -19,7 +19,7 @@ from maskjet.jobs.work import FAILED, Worker, error_answer
 
 
 def main(descriptor: int) -> None:
-    """Process the segments that the driver sends over an inherited socket, and end the process when it is closed."""
+    """Worker process: serve segments sent over an inherited socket; exit when it is closed."""
     process.suit_program()
     process.print_warnings()
     driver, sending = Connection(descriptor), threading.Lock()
@@ -47,14 +47,14 @@ def main(descriptor: int) -> None:
 
 
 class Actor:
-    """Ray actor of `RayWorkers`, for several calls at a time. Errors are returned, as Ray would log and wrap each."""
+    """Ray actor of `RayWorkers`, for concurrent calls; returns errors, as Ray would log and wrap them."""
 
     def __init__(self, orders: Mapping[str, Any]) -> None:
         process.suit_program()
         self._orders, self._resources = orders, ExitStack()
 
     def load(self) -> dict[str, Any]:
-        """Load the model, before all segments; returns {}, or an error that ends the job."""
+        """Load the model before any segment; returns {}, or an error that ends the job."""
         try:
             limits.read_environment()
             self._worker = Worker(self._orders)

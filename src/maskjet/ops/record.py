@@ -51,7 +51,7 @@ class Op:
     """The record of one op."""
 
     name: str
-    """Its name in `maskjet.ops`."""
+    """Name of the op in `maskjet.ops`."""
     public: Callable[..., Any]
     """The function users call; checks its arguments and picks an implementation."""
     variants: Mapping[str, Variant]

@@ -104,7 +104,7 @@ class AudioTrack:
 def open_audio(
     source: Source | None, path: str, container_format: str, start_s: float | None, options: Mapping[str, str]
 ) -> list[AudioTrack]:
-    """Open the audio tracks of a video file for an output; those that can't be copied are left out with a warning.
+    """Open a video file's audio tracks for an output; warns about tracks that can't be copied.
 
     Args:
         source: Source of the frames.

@@ -1,4 +1,4 @@
-"""Comparing two dumps of the same images: which detections agree, how far others differ, and the worst images."""
+"""Compare two dumps of the same images: matched detections, size of differences, and the worst images."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from maskjet.parity.dump import Dump
 from maskjet.parity.pair import KINDS, Difference, Pairing, compare
 
 _WORST = 10
-_NAMED, _PRINTED = 12, 3  # differences of one image in the report, and of these in its text
+_NAMED, _PRINTED = 12, 3  # listed differences per image, and printed ones
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The distribution of some values, in three numbers."""
+    """Summary of a distribution: mean, 95th percentile, maximum."""
 
     mean: float
     """The arithmetic mean."""
@@ -40,7 +40,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well the detections at or above one confidence agree."""
+    """Agreement of detections at or above a confidence."""
 
     confidence: float
     """The lowest confidence counted; a matched pair counts by its expected detection."""
@@ -99,15 +99,15 @@ class ChangedImage:
     name: str
     """The image's name in the dumps."""
     differences: Sequence[Difference]
-    """The largest differences, without those that rounding explains; those that leave a detection without a counterpart
-    come first."""
+    """The largest differences beyond rounding; those that leave a detection without a counterpart come
+    first."""
     more: int
     """Number of further differences, not listed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckReport(measuring.MeasuredReport):
-    """Two variants side by side; `measurements` has one entry per confidence."""
+    """Comparison of two variants; `measurements` has one entry per confidence."""
 
     expected: Mapping[str, Any]
     """`Dump.variant` of the reference."""
@@ -223,13 +223,13 @@ def check(
 
 
 def rank_images(names: Sequence[str], changed: Mapping[int, Sequence[Difference]]) -> list[ChangedImage]:
-    """The ten images that differ most, of names and differences by position; the worst first."""
+    """Find the ten images that differ most, worst first, from names and differences by position."""
     worst = sorted(changed.items(), key=lambda entry: severity(entry[1]), reverse=True)[:_WORST]
     return [ChangedImage(n, names[n], found[:_NAMED], max(len(found) - _NAMED, 0)) for n, found in worst]
 
 
 def find_mismatches(expected: Dump, actual: Dump) -> list[str]:
-    """Give the reasons against a fair comparison of two dumps of the same images, as sentences; empty if fair."""
+    """List reasons why comparing two dumps would be unfair, as sentences; empty if fair."""
     thresholds = [float(dump.variant["threshold"]) for dump in (expected, actual)]
     found = []
     if thresholds[0] != thresholds[1]:

@@ -20,21 +20,21 @@ from maskjet.parity.pair import Difference, box_iou, compare
 from maskjet.parity.pictures import FRAMED, ONLY_ACTUAL, ONLY_EXPECTED, Found, Image, cover
 
 PICTURES_BYTES = 690_000
-"""Most bytes of all pictures of a page; base64 makes them 920 kB, which leaves 80 kB of a megabyte for text."""
-_OVERVIEW_SIDE = 1600  # longest side, in pixels
-_OVERVIEW_WEIGHT = 4  # an overview's share of the bytes, in close-ups
+"""Byte limit of all pictures of a page: 920 kB in base64, which leaves 80 kB of a megabyte for text."""
+_OVERVIEW_SIDE = 1600  # longest side of an overview, in pixels
+_OVERVIEW_WEIGHT = 4  # bytes of an overview, relative to a close-up
 _CLOSE_UPS, _CLOSE_UPS_PER_IMAGE = 36, 6
-_NUMBERED = 12  # detections of one image that are listed
-_PANEL_WH = (400, 300)  # of a close-up, in pixels
-_GAP = 8  # between panels, in pixels
+_NUMBERED = 12  # listed detections per image
+_PANEL_WH = (400, 300)  # size of a close-up's panel, in pixels
+_GAP = 8  # gap between panels, in pixels
 _MARGIN = 1.5  # a close-up's side, in sides of the detection's box
 _CLOSEST = 48  # least width of a close-up, in pixels of the image
 _SQUARES = 4  # enlarged by more than this, pixels are shown as squares
-_SHADE = (38, 42, 48)  # outside the image
+_SHADE = (38, 42, 48)  # colour outside the image
 _OTHER, _INK = (255, 255, 255), (20, 24, 28)
 _CONCERNED = 0.3  # box IoU with the difference's box from which a detection is drawn in full
-_QUALITIES = (82, 70, 55, 40)  # of WebP; below the last one the picture is made smaller
-_SMALLEST = 16  # pixels of the longer side
+_QUALITIES = (82, 70, 55, 40)  # WebP qualities to try, before shrinking the picture
+_SMALLEST = 16  # smallest longer side of a picture, in pixels
 _FAR = 2**14  # pixels; OpenCV's line drawing covers only part of its integers' range
 
 Box = tuple[float, float, float, float]
@@ -44,16 +44,16 @@ Mask = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class CloseUp:
-    """A detection that differs."""
+    """A detection that differs between two variants, with pictures."""
 
     number: int
-    """The detection's number in the overview, from 1."""
+    """Number of the detection in the overview, from 1."""
     detection: str
     """`Difference.detection`."""
     differences: Sequence[Difference]
-    """All differences of the detection but those that rounding explains."""
+    """All differences of the detection beyond rounding."""
     picture: bytes | None
-    """WebP: what was expected, the actual one, and the pixels that differ, side by side; None if there are too many."""
+    """WebP: expected, actual and differing pixels side by side; None for differences beyond the limit."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def shrink_to(picture: Image, most: int) -> bytes:
 
 
 def _by_detection(found: Found) -> list[list[Difference]]:
-    """The differences of each detection but those that rounding explains, the worst detection first."""
+    """Group differences beyond rounding by detection, the worst detection first."""
     groups: dict[tuple[str, Box], list[Difference]] = {}
     for difference in compare(found.expected, found.actual)[1]:
         if not difference.is_rounding and difference.kind in found.kinds:
@@ -142,7 +142,7 @@ def _by_detection(found: Found) -> list[list[Difference]]:
 
 
 def _draw_overview(found: Found, only: Sequence[Mask], groups: Sequence[Sequence[Difference]]) -> Image:
-    """Dim the image, colour the pixels that only one variant's masks cover, and number the detections that differ."""
+    """Dim the image, colour pixels covered by one variant only, and number the differing detections."""
     height, width = found.image.shape[:2]
     scale = _OVERVIEW_SIDE / max(height, width)
     if scale > 1:
@@ -221,7 +221,7 @@ def _scale_region(
 
 
 def _draw_detections(panel: Image, found: Detections, region: Region, box: Box, colour: tuple[int, int, int]) -> None:
-    """Draw a region's detections into a panel: in full those that overlap the box, of others only the masks' outlines.
+    """Draw a region's detections into a panel: in full if they overlap the box, else only mask outlines.
 
     Without labels, which would hide what is small.
     """
@@ -242,7 +242,7 @@ def _draw_detections(panel: Image, found: Detections, region: Region, box: Box, 
 
 
 def _draw_moved(panel: Image, found: Found, region: Region, box: Box) -> None:
-    """Draw boxes that overlap a box and are not at the same place, in the panel's pixels, on both sides."""
+    """Draw the boxes of either variant that overlap a box and have moved."""
     one, other = (
         {tuple(each) for each in _place_boxes(side, region)[_overlaps(side, box)].tolist()}
         for side in (found.expected, found.actual)

@@ -1,4 +1,4 @@
-"""COCO mAP of variants side by side; hotcoco matches and scores."""
+"""COCO mAP of several variants, computed by hotcoco."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from maskjet.host.tables import shown
 from maskjet.parity.coco_files import Entry, check_masks, check_results, check_truth, copy_results, copy_truth
 
 KINDS = ("bbox", "segm")
-"""Kinds of average precision: that of boxes, and that of masks."""
+"""Kinds of average precision: "bbox" for boxes, "segm" for masks."""
 _FIELDS = {"bbox": "bbox", "segm": "segmentation"}
 METRICS = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")
-"""COCO's average precisions: over IoU thresholds 0.5, 0.55 .. 0.95, at two of them, and of things smaller than 32²
+"""COCO's average precisions: over IoU thresholds 0.5, 0.55 .. 0.95, at two of them, and of instances smaller than 32²
 pixels, of 32² to 96², and larger."""
 RECALLS = ("ar1", "ar10", "ar", "ar_small", "ar_medium", "ar_large")
 """COCO's average recalls: with at most 1, 10 and 100 detections per image and class, then by size with 100."""
@@ -28,21 +28,21 @@ RECALLS = ("ar1", "ar10", "ar", "ar_small", "ar_medium", "ar_large")
 
 @dataclass(frozen=True)
 class Precision:
-    """One variant, one kind."""
+    """Scores of one variant and kind."""
 
     variant: str
     """The variant's name."""
     kind: str
     """One of `KINDS`."""
     metrics: Mapping[str, float | None]
-    """Values of `METRICS` and `RECALLS`, 0..1, means over classes; None where the truth has nothing of that size."""
+    """`METRICS` and `RECALLS`, 0..1, means over classes; None if the truth has no instances of that size."""
     deltas: Mapping[str, float | None]
     """Difference to the baseline (this variant minus the baseline) by metric."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionReport(measuring.MeasuredReport):
-    """All variants, kind by kind."""
+    """COCO scores of all variants."""
 
     measurements: Sequence[Precision]
     """One entry per kind and variant, sorted by kind, then in the order of the results."""
@@ -121,7 +121,7 @@ class Scores:
     """One variant's detections of one kind, matched with the truth."""
 
     evaluator: Any
-    """hotcoco's evaluator, its work done. Categories and images have their ranks as ids, from 1."""
+    """hotcoco's evaluator, after evaluation; ids of categories and images are their ranks, from 1."""
 
     @classmethod
     def of(cls, truth: Entry, entries: Sequence[Entry], kind: str) -> Scores:
@@ -134,7 +134,7 @@ class Scores:
         return cls(evaluator)
 
     def metrics(self, category: int | None = None) -> dict[str, float | None]:
-        """`METRICS` and `RECALLS`, of all categories or of the one with this rank, from 0."""
+        """`METRICS` and `RECALLS` of all categories, or of the one with this rank, from 0."""
         found = self.evaluator.eval
         if found is None:  # there is nothing to match
             return dict.fromkeys(METRICS + RECALLS)
@@ -146,18 +146,18 @@ class Scores:
         return dict(zip(METRICS + RECALLS, map(_mean, values), strict=True))
 
     def curve(self, category: int | None = None) -> list[float]:
-        """Precision at the recalls 0, 0.01 .. 1 and IoU 0.5, of a rank or the mean of all; empty without a truth."""
+        """Precision at recalls 0, 0.01 .. 1 and IoU 0.5, of one category or the mean; empty without truth."""
         found = self.evaluator.eval["precision"][0, :, :, 0, -1]
         scored = found[:, found[0] > -1] if category is None else found[:, [category]]
         return scored.mean(axis=1).tolist() if scored.size and scored[0, 0] > -1 else []
 
     def mark(self, count: int) -> NDArray[np.int8]:
-        """Judge `count` entries at IoU 0.5: 1 if right, -1 if wrong, 0 if not counted, as one on a crowd: int8 [n]."""
+        """Classify `count` entries at IoU 0.5, int8 [n]: 1 true positive, -1 false positive, 0 ignored (crowd)."""
         status = self.evaluator.image_diagnostics(iou_thr=0.5, score_thr=0.0)["dt_status"]
         return np.array([{"tp": 1, "fp": -1}.get(status.get(number), 0) for number in range(1, count + 1)], np.int8)
 
     def confusion(self) -> list[list[int]]:
-        """Counts at IoU 0.5: rows of annotated categories, columns of found ones, by rank; the last of both is none."""
+        """Confusion matrix at IoU 0.5: annotated categories by found ones, by rank; the last of both is none."""
         matrix: list[list[int]] = self.evaluator.confusion_matrix(iou_thr=0.5)["matrix"].tolist()
         return matrix
 
@@ -170,7 +170,7 @@ def to_rle(segmentation: Any, size_hw: tuple[int, int]) -> dict[str, Any]:
 
 
 def _mean(values: NDArray[np.float64]) -> float | None:
-    """The mean as pycocotools takes it: without -1, which means nothing to score; None if nothing is left."""
+    """Mean as in pycocotools: ignores -1, which marks nothing to score; None if nothing is left."""
     scored = values[values > -1]
     return float(np.mean(scored)) if scored.size else None
 

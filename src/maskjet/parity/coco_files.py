@@ -1,4 +1,4 @@
-"""COCO data sets and results: read from files, checked entry by entry, and copied for an evaluator to write to.
+"""Read COCO data sets and results, validate each entry, and copy them for an evaluator.
 
 Any invalid file or entry raises one of maskjet's exceptions: sizes, numbers and outlines are checked before the
 evaluator's compiled code sees them.
@@ -53,7 +53,7 @@ _NUMBER = _Type("a finite number", _is_number, float)
 _BOX = _Type("four finite numbers", _is_box, lambda box: [float(side) for side in box])
 _RESULT_FIELDS = {"image_id": _WHOLE, "category_id": _WHOLE, "score": _NUMBER}
 _IDS = {"image_id": "images", "category_id": "categories"}
-_BOXES = {"bbox": _BOX}  # that results of masks don't have
+_BOXES = {"bbox": _BOX}  # results of masks have no boxes
 _TRUTH_FIELDS = {
     "images": {"id": _WHOLE, "height": _SIDE, "width": _SIDE},
     "categories": {"id": _WHOLE},
@@ -162,7 +162,7 @@ def check_masks(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> None:
 
 
 def compare_names(truth: Entry, variant: str, categories: Mapping[int, str]) -> list[str]:
-    """Describe category ids that have another name in a variant's results than in the truth, in a sentence."""
+    """Describe, in a sentence, category ids whose names differ between a variant's results and the truth."""
     titles = {entry["id"]: entry["name"] for entry in truth["categories"] if isinstance(entry.get("name"), str)}
     others = [
         f"{number} is {name!r}, in the truth {titles[number]!r}"
@@ -176,11 +176,11 @@ def compare_names(truth: Entry, variant: str, categories: Mapping[int, str]) -> 
 
 
 def copy_truth(truth: Entry, kind: str) -> dict[str, list[dict[str, Any]]]:
-    """Copy what the evaluator needs for a kind; images, categories and annotations get their ranks as ids, from 1."""
+    """Copy the fields needed to evaluate a kind; ids are replaced by ranks, from 1."""
     copied = {name: [_copy(entry, fields) for entry in truth[name]] for name, fields in _TRUTH_FIELDS.items()}
     for number, (entry, annotation) in enumerate(zip(truth["annotations"], copied["annotations"], strict=True), 1):
         annotation |= {"id": number, "iscrowd": int(entry.get("iscrowd") or 0)}
-        if kind == "segm":  # else nobody has checked them
+        if kind == "segm":  # unchecked for other kinds
             annotation["segmentation"] = entry["segmentation"]
     _renumber(truth, copied["annotations"])
     for name in ("images", "categories"):
@@ -203,7 +203,7 @@ def copy_results(truth: Entry, entries: Sequence[Entry], kind: str) -> list[dict
 
 
 def _renumber(truth: Entry, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Replace ids of images and categories by their ranks, from 1; an id may be negative, the evaluator's may not."""
+    """Replace ids of images and categories by ranks, from 1, since the evaluator takes no negative ids."""
     for field, name in _IDS.items():
         ranks = {number: rank for rank, number in enumerate(sorted(entry["id"] for entry in truth[name]), 1)}
         for entry in entries:
@@ -245,7 +245,7 @@ def _is_rle(value: Any, size: list[int]) -> bool:
     try:
         coco_rle.area(value)
         return bool(list(value["size"]) == size)
-    except Exception:  # InputError, or what a value of any type raises
+    except Exception:  # values of any type may raise any error
         return False
 
 

@@ -1,4 +1,4 @@
-"""Dumps: the detections of one variant on a set of images, in a file that says where they come from.
+"""Dumps: detections of one variant on a set of images, stored with their provenance.
 
 The format is NumPy's .npz, compressed: one array per field, the images' detections concatenated, and a header in JSON.
 The header states the format's version; files of other versions are refused. `dump_file` reads and checks the file.
@@ -178,7 +178,7 @@ def _split(fields: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> Ite
         start += length
         rle = [{"size": size, "counts": text} for text in strings[rows]] if header["has_masks"] else None
         for mask in rle or ():
-            try:  # now: masks with equal bytes are later compared without decoding their run lengths
+            try:  # checked now: equal masks are later compared as bytes
                 coco_rle.area(mask)
             except InputError as error:
                 raise ValueError(f"a mask on {name!r} is damaged, {error}") from error
@@ -249,7 +249,7 @@ def collect(model: Model, images: Images, threshold: float, on_progress: Callabl
 def _fill(
     empty: Dump, source: Source, results: Iterator[tuple[Frame, Detections]], on_progress: Callable[[], object]
 ) -> Dump:
-    """The dump with each image's name, the digest of its pixels and the detections; InputError if there is no image."""
+    """Build the dump from names, pixel digests and detections; raises InputError without images."""
     names, digests, found = [], [], []
     for frame, detections in results:
         names.append(as_utf8(frame.name))

@@ -1,4 +1,4 @@
-"""Reading, writing and checking a dump's file, NumPy's .npz of eight arrays.
+"""Read, write and check dump files: NumPy's .npz with eight arrays.
 
 Sizes are checked before anything is unpacked, contents afterwards. Faults raise ValueError here; `Dump.load` and
 `Dump.save` turn it into one of maskjet's exceptions, which names the file.
@@ -37,11 +37,11 @@ _DTYPES = {
     "strings": ("|u1", ()),
 }
 """Name of each array: its dtype, and its shape without the first dimension."""
-_HEAD_BYTES = 128  # most of an array's header, which NumPy evaluates as a Python literal
-_COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others may need memory that the stated sizes do not show
+_HEAD_BYTES = 128  # longest array header, which NumPy evaluates as a Python literal
+_COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others may need more memory than stated sizes show
 # Most bytes of Python objects for one byte of JSON, for one image, and for one detection with its mask.
 _ROW_BYTES = {"header": 32, "sizes": 1000, "xyxy": 700}
-_DEEPEST = 8  # levels of the header, which `dataclasses.asdict` and Jinja walk recursively
+_DEEPEST = 8  # nesting of the header, which is walked recursively
 # Least confidence, as a share of the threshold. JSON keeps the threshold exactly, but a program may round it to its own
 # dtype before it compares, or round confidences afterwards. The coarsest dtype is bfloat16, with 8 significant bits:
 # rounding to nearest lowers a number by at most 2**-8 of it.
@@ -49,12 +49,12 @@ _ROUNDING = 1 - 2**-8
 
 
 def as_json(value: Any) -> Any:
-    """A value as it comes back from JSON: tuples become lists, keys texts."""
+    """Normalise a value as by a round trip through JSON: tuples become lists, keys texts."""
     return json.loads(json.dumps(value))
 
 
 def write(path: Path, header: Header, fields: Fields) -> None:
-    """Check a header and arrays, and write them to a file, which takes its name when it is whole."""
+    """Check a header and arrays, and write them to a file atomically."""
     header = as_json(header)
     check(header, fields)
     data = np.frombuffer(json.dumps(header).encode(), np.uint8)
@@ -141,7 +141,7 @@ def _unpack(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
     dtype, more = _DTYPES[name]
     with archive.open(f"{name}.npy") as stream:
         found = np.asarray(np.lib.format.read_array(stream, allow_pickle=False, max_header_size=_HEAD_BYTES))
-        _expect(not stream.read(1), name, "an array alone", "more")  # the end has the checksum compared, too
+        _expect(not stream.read(1), name, "an array alone", "more")  # reading to the end also verifies the checksum
     is_right = found.dtype == np.dtype(dtype) and found.ndim == 1 + len(more) and found.shape[1:] == more
     _expect(is_right, name, f"{dtype} [n, {more}]", (found.dtype, found.shape))
     return found
@@ -167,7 +167,7 @@ def _check_depth(value: Any, level: int = 0) -> None:
 
 
 def _field(of: Mapping[str, Any], name: str, kind: type | tuple[type, ...]) -> Any:
-    """A field of the header, checked to be of one of some types."""
+    """Get a field of the header, checked for its type."""
     if name not in of:
         raise ValueError(f"header must have {name!r}, got {reprlib.repr(list(of))}.")
     value = of[name]

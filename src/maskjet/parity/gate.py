@@ -94,6 +94,6 @@ def check_comparable(expected: Dump, actual: Dump) -> None:
 
 def _judge_precision(m: coco.Precision, limit: float) -> Verdict:
     delta = m.deltas["ap"]
-    if delta is None or delta == m.metrics["ap"] == 0:  # nothing to score, or both are 0: no difference was measured
+    if delta is None or delta == m.metrics["ap"] == 0:  # nothing to score, or both are 0
         return Verdict(f"difference in {m.kind} mAP, of which both have none,", math.nan, limit, _PRECISION[m.kind])
     return Verdict(f"difference in {m.kind} mAP", abs(delta), limit, _PRECISION[m.kind])

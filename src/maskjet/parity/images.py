@@ -1,4 +1,4 @@
-"""The images that variants are compared on: in a fixed order, readable again."""
+"""Sets of images for comparing variants: in a fixed order, readable repeatedly."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _PER_PROCESS = 50  # fewest streets per process: drawing fewer takes less time t
 
 
 class Images(ABC):
-    """Images with names; the fields of a subclass say which, so that they can be described and found again."""
+    """A set of named images; the fields of a subclass identify it, so that it can be recreated."""
 
     kind: ClassVar[str] = "list"
 
     @property
     @abstractmethod
     def length(self) -> int | None:
-        """Number of images; None if that can't be known beforehand."""
+        """Number of images; None if unknown beforehand."""
 
     def read(self) -> NamedImages:
         """Yield name and image, uint8 [H, W, 3] RGB, of those that can be decoded.
@@ -70,7 +70,7 @@ class Images(ABC):
 
 @dataclass(frozen=True)
 class Traffic(Images):
-    """Generated streets, each with its own seed; drawn by several processes where there are cores for them."""
+    """Generated streets, each with its own seed; drawn by parallel processes."""
 
     kind: ClassVar[str] = "traffic"
     count: int = 50
@@ -78,7 +78,7 @@ class Traffic(Images):
     size_hw: tuple[int, int] = traffic.SIZES_HW["312"]
     """(height, width) of each image, in pixels."""
     seed: int = FIRST_SEED
-    """Seed of the first street; each next one's is one more."""
+    """Seed of the first street; following streets have consecutive seeds."""
 
     def __post_init__(self) -> None:
         check_count("count", self.count)
@@ -98,11 +98,11 @@ class Traffic(Images):
             yield self._name(number), image
 
     def find(self, number: int, name: str) -> NDArray[np.uint8]:  # noqa: ARG002
-        """One street; any position has one, also beyond `count`."""
+        """Draw one street; positions beyond `count` are allowed."""
         return self._draw(number)
 
     def truth(self) -> dict[str, Any]:
-        """The things drawn on the streets, as a COCO data set."""
+        """Ground truth of the streets as a COCO data set."""
         height, width = self.size_hw
         images = [
             {"id": number, "file_name": self._name(number), "height": height, "width": width}
@@ -124,12 +124,12 @@ class Traffic(Images):
 
 
 def _map(work: Callable[[int], Any], numbers: Sequence[int]) -> Iterator[Any]:
-    """Do work for each number, in order, with a bounded number ahead; on all cores but one where that saves time."""
+    """Map a function over numbers in order, in processes on all cores but one if that is faster."""
     processes = min(len(os.sched_getaffinity(0)) - 1, len(numbers) // _PER_PROCESS)
     if processes < 2:
         yield from map(work, numbers)
         return
-    # Not forked: a fork lacks PyTorch's threads, and may wait for them for ever.
+    # Spawned, not forked: a fork may wait for ever for PyTorch's threads, which it lacks.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, initializer=cv2.setNumThreads, initargs=(1,)) as pool:
         ahead: deque[Future[Any]] = deque()
@@ -195,13 +195,13 @@ def digest(image: NDArray[np.uint8]) -> str:
 
 
 def open_from(opened: Source, kind: str, names: Mapping[str, str] | None = None) -> Source:
-    """Images of an opened source; `names` maps its frames' names to the images' where they differ."""
+    """Wrap an opened source; `names` maps frame names to image names where they differ."""
     images = (((names or {}).get(frame.name, frame.name), frame.image) for frame in opened)
     return _ImagesSource(kind, opened.length, images, opened)
 
 
 class _ImagesSource(Source):
-    """Images as frames, of another source if one is given."""
+    """Source of images as frames, optionally wrapping another source."""
 
     kind = "list"
 

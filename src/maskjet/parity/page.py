@@ -41,7 +41,7 @@ _METRICS = {
     "ap_medium": "of medium things",
     "ap_large": "of large things",
 }
-_LONGEST = 300  # characters of a setting
+_LONGEST = 300  # longest text of a setting
 _MOST_SETTINGS = 100
 
 
@@ -68,7 +68,7 @@ class Setting(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """Whether the two variants differ in it."""
+        """Whether the two variants differ in this setting."""
         return self.expected != self.actual
 
 
@@ -80,7 +80,7 @@ def write_page(
     precision: PrecisionReport | None = None,
     images: Images | None = None,
 ) -> None:
-    """Write one HTML file that needs no other, nor a script, below a megabyte whatever the images' number and size.
+    """Write a self-contained HTML file without scripts, below a megabyte for any number and size of images.
 
     The images of both dumps must be given, except for generated streets. A precision of None is left out.
 
@@ -112,7 +112,7 @@ def write_page(
 
 
 def load_template(name: str, words: Callable[[Difference], str] | None = None) -> jinja2.Template:
-    """A template of this package; `words` describes a difference, as `describe` does by default."""
+    """Load a template of this package; `words` formats a difference, by default `describe`."""
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -137,14 +137,14 @@ def load_template(name: str, words: Callable[[Difference], str] | None = None) -
 
 
 def describe(difference: Difference) -> str:
-    """A difference in words for readers who don't know the kinds' names."""
+    """Describe a difference in words, without the names of kinds."""
     if difference.kind in ("dropped", "added", "class swapped"):
         return _WORDS[difference.kind]
     return difference.change.replace("IoU", "overlap (IoU)")
 
 
 def show_amount(value: float) -> str:
-    """A value in four digits; a small one also as "below 0.0001", so that it is not read as a large one."""
+    """Format a value in four digits; small ones also as "below 0.0001"."""
     if math.isnan(value):
         return "not measured"
     if 0 < abs(value) < 1e-4:
@@ -153,12 +153,12 @@ def show_amount(value: float) -> str:
 
 
 def show_share(value: float) -> str:
-    """A share of the whole in per cent, with three digits."""
+    """Format a share in per cent, with three digits."""
     return "not measured" if math.isnan(value) else f"{100 * value:.3g} %"
 
 
 def show_overlap(value: float | None) -> str:
-    """An IoU with four decimals; 1 only if it is exactly 1."""
+    """Format an IoU with four decimals; as 1 only if it is exactly 1."""
     if value is None:
         return "no masks"
     text = f"{value:.4f}"
@@ -196,7 +196,7 @@ _MEASURED: Mapping[str, Mapping[str, Callable[[Agreement], str]]] = {
 
 
 def list_settings(expected: Dump, actual: Dump) -> list[Setting]:
-    """The settings, machines and versions of two dumps, those that differ first."""
+    """List settings, machines and versions of two dumps, differing ones first."""
     one, other = (dict(_flatten(_settings(dump))) for dump in (expected, actual))
     missing = "(not stated)"
     listed = [Setting(name, one.get(name, missing), other.get(name, missing)) for name in one | other]
@@ -220,7 +220,7 @@ def _settings(dump: Dump) -> dict[str, Any]:
 
 
 def _flatten(fields: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, str]]:
-    """Yield names and texts of all values, those of nested fields by their path."""
+    """Yield names and texts of all values; nested fields are named by their path."""
     for name, value in fields.items():
         title = f"{parent}{name}"
         if isinstance(value, dict):

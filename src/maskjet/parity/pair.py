@@ -1,4 +1,4 @@
-"""Pairing the detections of two variants by class and box, so that a missing one does not shift all others."""
+"""Match the detections of two variants by class and box, so that a missing one does not shift others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from maskjet.errors import InputError
 from maskjet.masks import coco_rle
 
 _IOU = 0.5
-# Largest difference that rounding explains, as a share of the value's range: 1 for a confidence, the image's longer
+# Largest difference explained by rounding, as a share of the value's range: 1 for a confidence, the image's longer
 # side for a coordinate. Each side rounds to float32 at most four times after the logits: a sigmoid's exp, sum and
 # quotient, or a box's sigmoid, half side, corner and scale; each time by at most 2**-24 of the range.
 _ROUNDING = 2 * 4 * 2**-24
@@ -32,7 +32,7 @@ class Pairing:
     """Matched and unmatched detections, of one image or many. All lists about matched pairs are in the same order."""
 
     confidences: list[float] = field(default_factory=list)
-    """Confidences of matched pairs, those of the expected detections."""
+    """Confidences of the expected detections in matched pairs."""
     confidence_differences: list[float] = field(default_factory=list)
     """Absolute confidence differences of matched pairs."""
     box_differences_px: list[float] = field(default_factory=list)
@@ -132,13 +132,13 @@ class Difference:
 
 
 def _at_least(amount: float, digits: int) -> str:
-    """An amount with some decimals, or with one significant digit if that would show 0."""
+    """Format an amount; with one significant digit if it would be shown as 0."""
     shown = f"{amount:.{digits}f}"
     return f"{amount:.0e}" if amount and not float(shown) else shown
 
 
 def _below_one(iou: float) -> str:
-    """An IoU with four decimals, or more if that would show 1."""
+    """Format an IoU with four decimals, or more if it would be shown as 1."""
     shown = f"{iou:.4f}"
     return f"1 - {1 - iou:.0e}" if iou < 1 and float(shown) == 1 else shown
 
@@ -194,7 +194,7 @@ def _check_finite(found: Detections, name: str) -> None:
 def _match_greedily(
     overlap: NDArray[np.float32], rows: Sequence[int], columns: Sequence[int]
 ) -> tuple[list[tuple[int, int]], list[int], list[int]]:
-    """Match each row in turn with the free column of highest IoU; returns the pairs, and the rows and columns left."""
+    """Greedy: match each row with the free column of highest IoU; returns pairs, unmatched rows and columns."""
     pairs, left = [], []
     free = list(columns)
     for row in rows:

@@ -20,13 +20,13 @@ from maskjet.parity.pair import KINDS, DifferenceKind
 Image = NDArray[np.uint8]
 
 ONLY_EXPECTED, ONLY_ACTUAL = (255, 64, 64), (64, 160, 255)
-"""Colours, RGB, of what only one of the two variants found."""
+"""RGB colours of what the expected variant only, and the actual variant only, has found."""
 FRAMED: Mapping[DifferenceKind, tuple[int, int, int]] = {
     "dropped": ONLY_EXPECTED,
     "added": ONLY_ACTUAL,
     "class swapped": (255, 200, 0),
 }
-"""Colours, RGB, of the frames around detections without a counterpart."""
+"""RGB colours of frames around detections without a counterpart."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ def find_worst(
     images: Images | None = None,
     kinds: Sequence[DifferenceKind] = KINDS,
 ) -> Iterator[Found]:
-    """Read the images that `rank_images` found to differ most between two dumps, and pair them with what differs.
+    """Read the images that differ most between two dumps (`rank_images`), with their differences.
 
     The images must be given, except for generated streets.
 

@@ -1,4 +1,4 @@
-"""Variants: different ways to run the same weights on the same images."""
+"""Variants: detector configurations to compare, with the same weights and images."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from maskjet.sources.frames import Frame, Source
 
 @dataclass(frozen=True)
 class DetectorVariant:
-    """Settings of maskjet; the weights are given to `run`. Variants of other programs are subclasses."""
+    """A configuration of maskjet, to run with given weights; variants of other programs are subclasses."""
 
     name: str
     """Name of the variant in tables."""
     config: EngineConfig = field(default_factory=EngineConfig)
     """Settings of the engine."""
     depth: int = 1
-    """Batches in flight."""
+    """Number of batches in flight."""
     batch: int = 1
     """Largest batch, in images."""
     threshold: float = THRESHOLD

@@ -47,7 +47,7 @@ class Options:
     tiling: Tiling = UNCUT
     """Tiling of images."""
     weak: bool = False
-    """Whether detections for a tracker come, too, behind those that exceed the threshold."""
+    """Whether to add weak detections, for a tracker, behind those above the threshold."""
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of `Model.predict`."""

@@ -116,7 +116,7 @@ class _Output(Fields):
 
 
 class InferRequest(Fields):
-    """What a request states, checked but for its image."""
+    """Validated inference request; its image is not decoded yet."""
 
     id: _Text | None = None
     parameters: _Parameters = _Parameters()

@@ -16,7 +16,7 @@ MOST_VALUES = 2**19
 
 
 class Fields(BaseModel):
-    """What an object states; unknown names are ignored, as they are other servers' extensions."""
+    """Base of validated objects; unknown names are ignored, as they are other servers' extensions."""
 
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
 

@@ -1,1 +1,1 @@
-"""Small things in large images: frames cut into overlapping tiles, and the detections of tiles merged."""
+"""Small instances in large images: cut frames into overlapping tiles, and merge the detections."""

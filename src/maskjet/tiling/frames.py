@@ -1,4 +1,4 @@
-"""Frames taken apart into tiles on their way to the engine, and their detections put together behind it."""
+"""Cut frames into tiles before the engine, and merge their detections after it."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from maskjet.tiling.merging import merge
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TileFrame(Frame):
-    """A tile of a frame, an image of its own to the engine; its pixels are a view of the frame's."""
+    """A tile of a frame, processed as an image; its pixels are a view of the frame's."""
 
     whole: Frame
-    """The frame."""
+    """The whole frame."""
     tiles: Sequence[Tile]
     """All tiles of the frame."""
     number: int
-    """Position of this one among them."""
+    """Index of this tile in `tiles`."""
 
 
 class Tiles:
-    """The tiles of one call's frames. Threads may cut frames at the same time; one merges.
+    """Cuts the frames of a call and merges detections; several threads may cut, one merges.
 
     Args:
         engine: What detects on them.
@@ -42,10 +42,10 @@ class Tiles:
 
     def __init__(self, engine: Engine, tiling: Tiling, most: int, threshold: float | None = None) -> None:
         self._engine, self._tiling, self._most, self._threshold = engine, tiling, most, threshold
-        self._found: dict[Frame, dict[int, Detections]] = {}  # of frames that lack some, by tile
+        self._found: dict[Frame, dict[int, Detections]] = {}  # of incomplete frames: detections by tile
 
     def cut(self, frame: Frame) -> Sequence[Frame]:
-        """The tiles of a frame, which is brought to the device once, or the frame; raises InputError for too many."""
+        """Cut a frame, uploaded once, into tiles, or return it uncut; raises InputError for too many."""
         size_hw = frame.size_hw
         tiles = cut_tiles(size_hw, input_hw=self._engine.steps.input_hw(size_hw), **asdict(self._tiling))
         if len(tiles) == 1:
@@ -66,7 +66,7 @@ class Tiles:
         ]
 
     def finish(self, piece: Frame, found: Detections) -> tuple[Frame, Detections] | None:
-        """Take a tile's detections; with the last one of a frame, returns the frame and its own."""
+        """Add a tile's detections; with the last tile, returns the frame and its merged detections."""
         frame = piece
         if isinstance(piece, TileFrame):
             frame, tiles = piece.whole, piece.tiles

@@ -1,4 +1,4 @@
-"""Where the tiles of a frame lie."""
+"""Layout of the tiles of a frame."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from maskjet.checks import parse_hw
 from maskjet.errors import InputError
 
 TileSize = int | tuple[int, int] | Literal["auto"]
-"""Side of square tiles, or their (height, width), in pixels; "auto" goes by the network's input."""
+"""Side of square tiles, or (height, width), in pixels; "auto" derives it from the network's input."""
 MOST, MOST_AUTO = 256, 64
-"""Most tiles of a frame, without the whole frame; and those that "auto" makes, or that a request may ask for."""
-_LEAST_SIDE, _MOST_OVERLAP = 32, 0.9  # so much of it still leaves a step of two pixels
+"""Most tiles of a frame, not counting the whole frame: in general, and for "auto" or a service's request."""
+_LEAST_SIDE, _MOST_OVERLAP = 32, 0.9  # this overlap still leaves a step of two pixels
 
 
 class Tile(NamedTuple):
@@ -39,9 +39,9 @@ class Tiling:
     tile: TileSize | None = None
     """Size of a tile; None for frames as they are."""
     overlap: float = 0.2
-    """Least overlap of neighbours, as a share of a tile's side."""
+    """Least overlap of neighbouring tiles, as a share of a tile's side."""
     full: bool = True
-    """Whether the whole frame is looked at, too."""
+    """Whether to process the whole frame, too."""
 
     def __post_init__(self) -> None:
         tile, overlap = self.tile, self.overlap
@@ -61,7 +61,7 @@ UNCUT = Tiling()
 
 
 def parse_tile(text: str | None) -> TileSize | None:
-    """The size of tiles that a text states: N, WIDTHxHEIGHT, auto; raises InputError if it is none."""
+    """Parse a tile size: N, WIDTHxHEIGHT or auto; raises InputError."""
     if text in (None, "auto"):
         return text  # type: ignore[return-value]
     if re.fullmatch(r"\d{1,5}", text, re.ASCII):
@@ -92,7 +92,7 @@ def cut_tiles(
         >>> cut_tiles((720, 1280), 640, 0.2, (312, 312), full=True)[-2:]
         [Tile(top=80, left=640, height=640, width=640), Tile(top=0, left=0, height=720, width=1280)]
     """
-    Tiling(tile, overlap, full)  # raises
+    Tiling(tile, overlap, full)  # raises for invalid values
     if tile == "auto":
         height, width = (max(side, _LEAST_SIDE) for side in input_hw)
         asked = _enlarge(size_hw, (height, width), overlap, min(most, MOST_AUTO))
@@ -119,16 +119,16 @@ def check_count(size_hw: tuple[int, int], tile: TileSize, overlap: float, most: 
 
 
 def _cut_side(side: int, asked: int, overlap: float) -> tuple[int, list[int]]:
-    """A tile's side, and the offsets of all along one side of a frame, of which there must be few."""
+    """Tile side and tile offsets along one side of a frame, after `check_count`."""
     length, grain, gaps = _spread(side, asked, overlap)
     return length, [grain * (number * ((side - length) // grain) // max(gaps, 1)) for number in range(gaps + 1)]
 
 
 def _spread(side: int, asked: int, overlap: float) -> tuple[int, int, int]:
-    """A tile's side, the number that it and offsets are multiples of, and the number of tiles less one."""
+    """Tile side, alignment of side and offsets, and number of tiles minus one, along one side of a frame."""
     grain = 2 - side % 2
     length = min(side, -(-asked // grain) * grain)
-    longest = (length - math.ceil(overlap * length)) // grain  # from a tile to the next
+    longest = (length - math.ceil(overlap * length)) // grain  # largest step between tiles
     return length, grain, -(-(side - length) // grain // longest) if side > length else 0
 
 
@@ -137,7 +137,7 @@ def _count(size_hw: tuple[int, int], tile_hw: tuple[int, int], overlap: float) -
 
 
 def _enlarge(size_hw: tuple[int, int], tile_hw: tuple[int, int], overlap: float, most: int) -> tuple[int, int]:
-    """The tile size enlarged by the least factor that gives at most so many tiles."""
+    """Enlarge the tile size by the least factor that gives at most `most` tiles."""
     longer = max(tile_hw)
 
     def enlarged(long: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Detections of overlapping tiles, merged into those of their frame, without a dense mask.
+"""Merge detections of overlapping tiles into those of their frame, without dense masks.
 
 Only pieces of different tiles that overlap or touch are compared, and only of one class, but for rule 1. A piece is
 *cut* if its mask comes within `NEAR` pixels of an inner border of its tile, so that the thing may go on; else it is
@@ -41,24 +41,24 @@ from maskjet.masks.strips import Strips, count_common, cut_boxes, cut_masks
 from maskjet.tiling.layout import Tile
 
 AGREES = 0.5
-"""IoU from which two pieces are the same thing, and share of a piece's pixels from which it lies in another."""
+"""IoU from which two pieces are one instance, and share of a piece's pixels from which it lies in another."""
 NEAR = 2
-"""Most pixels between a piece and the border that cuts it; at 0, box AP is 0.013 lower, as boxes end beside it."""
+"""Most pixels between a cut piece and the cutting border; with 0, box AP is 0.013 lower."""
 
 
 class Things(NamedTuple):
-    """The things of a frame, however large it is, most confident first."""
+    """Merged instances of a frame of any size, most confident first."""
 
     strips: list[NDArray[np.int32]]
-    """int32 [s, 3] each: column, top and bottom of the mask's strips, bottom exclusive, in ascending order."""
+    """int32 [s, 3] per mask: column, top and exclusive bottom of each strip, ascending."""
     xyxy: NDArray[np.float32]
     """float32 [n, 4]: union of the pieces' boxes, in pixels."""
     confidence: NDArray[np.float32]
-    """float32 [n]: 0..1."""
+    """float32 [n]: confidences, 0..1."""
     class_id: NDArray[np.int32]
-    """int32 [n]: classes."""
+    """int32 [n]: class ids."""
     waiting: list[tuple[int, Detections]]
-    """Positions of tiles, and those of their detections that are in no thing yet; see `merge_tiles`."""
+    """(tile position, detections not merged yet) per tile; see `merge_tiles`."""
 
 
 def merge(found: Sequence[Detections], tiles: Sequence[Tile], size_hw: tuple[int, int], most: int) -> Detections:
@@ -91,7 +91,7 @@ def merge(found: Sequence[Detections], tiles: Sequence[Tile], size_hw: tuple[int
 def merge_tiles(
     found: Sequence[Detections], tiles: Sequence[Tile], size_hw: tuple[int, int], most: int | None, top: float = inf
 ) -> Things:
-    """Merge tiles of a frame that may be too large for a mask; arguments and errors are those of `merge`.
+    """Merge tiles of a frame of any size; for arguments and errors see `merge`.
 
     If further rows of tiles are to come, the first one at `top`, detections that they may change wait. To give
     these together with what is found there makes the same things as all tiles at once.
@@ -130,7 +130,7 @@ def merge_tiles(
 
 
 def to_runs(masks: Sequence[NDArray[np.int32]], size_hw: tuple[int, int]) -> Runs:
-    """The runs of masks, given as strips, in an image of (height, width) or a crop, from whose corner strips count."""
+    """Convert masks from strips to runs, in an image or crop of (height, width), to which strips are relative."""
     firsts, filled = np.zeros(len(masks) + 1, np.int64), 0
     spans = np.empty((sum(map(len, masks)), 2), np.int64)
     for k, strips in enumerate(masks):
@@ -139,7 +139,7 @@ def to_runs(masks: Sequence[NDArray[np.int32]], size_hw: tuple[int, int]) -> Run
 
 
 def _cut(found: Sequence[Detections]) -> Strips:
-    """The masks or boxes of tiles, those of one size together, as strips in the tiles' coordinates."""
+    """Convert masks or boxes of tiles to strips, in the tiles' coordinates."""
     parts = []
     for size_hw, alike in groupby(found, key=lambda each: each.image_size):
         group = list(alike)
@@ -154,11 +154,11 @@ def _cut(found: Sequence[Detections]) -> Strips:
 
 
 def _find_cut(boxes: Ints, tile: Ints, tiles: Ints, size_hw: tuple[int, int]) -> tuple[Bools, ...]:
-    """Which pieces are cut by inner borders of their tiles, and which of them by borders that rule 4 is about."""
+    """Find pieces cut by inner borders of their tiles, and those of them to which rule 4 applies."""
     starts, ends = tiles[:, [1, 0]], tiles[:, [1, 0]] + tiles[:, [3, 2]]
     is_before, is_behind = boxes[:, :2] - NEAR <= starts[tile], boxes[:, 2:] + NEAR >= ends[tile]
-    cuts = (is_before & (starts > 0)[tile]) | (is_behind & (ends < size_hw[::-1])[tile])  # across x and y
-    cuts &= boxes[:, 2:] > boxes[:, :2]  # an empty mask has its box in the corner
+    cuts = (is_before & (starts > 0)[tile]) | (is_behind & (ends < size_hw[::-1])[tile])  # per axis, x and y
+    cuts &= boxes[:, 2:] > boxes[:, :2]  # boxes of empty masks lie in the corner
     is_cut = np.asarray(cuts.any(axis=1))
     if not np.array_equal(tiles[-1], (0, 0, *size_hw)):
         return is_cut, np.zeros_like(is_cut)
@@ -167,7 +167,7 @@ def _find_cut(boxes: Ints, tile: Ints, tiles: Ints, size_hw: tuple[int, int]) ->
 
 
 def _find_waiting(waits: Bools, pairs: Ints, areas: Ints) -> Bools:
-    """Spread what waits over pairs that a rule is about; others, as neighbours in a crowd, have nothing to do."""
+    """Propagate waiting over pairs that a rule may join or drop, but not over mere neighbours."""
     shared, least = pairs[:, 2], np.minimum(areas[pairs[:, 0]], areas[pairs[:, 1]])
     iou = shared / (pairs[:, 3] + pairs[:, 4] - shared)
     i, j = pairs[(iou >= AGREES) | (shared >= AGREES * least), :2].T
@@ -178,7 +178,7 @@ def _find_waiting(waits: Bools, pairs: Ints, areas: Ints) -> Bools:
 
 @compiled("boolean(int64[::1], int64[::1], int64[::1], int64[::1])")
 def _find_common(tile: Ints, other: Ints, move: Ints, window: Ints) -> bool:
-    """Find the rectangle, left, top, right, bottom, in which pieces of two tiles are compared, if there is one.
+    """Find the window (left, top, right, bottom) in which pieces of two tiles are compared, if any.
 
     Where tiles only touch, it is the other's line of pixels at the seam, onto which a move (x, y) brings the tile's.
     """
@@ -233,7 +233,7 @@ def _compare(
             if boxes[i, 1] > boxes[j, 3] or boxes[j, 1] > boxes[i, 3]:
                 continue
             if class_id[i] != class_id[j] and (is_cut[j] or sides[tile[i]] <= sides[tile[j]]):
-                continue  # the full image is the only larger tile
+                continue  # only the full image is larger than a tile
             if tile[i] == tile[j] or not _find_common(tiles[tile[i]], tiles[tile[j]], move, window):
                 continue
             own, other = strips[spans[i, 0] : spans[i, 1]], strips[spans[j, 0] : spans[j, 1]]
@@ -251,7 +251,7 @@ def _compare(
 
 @compiled("boolean(int64[::1], int64[::1], int64, int64)")
 def _have_common_tile(following: Ints, tile: Ints, one: int, two: int) -> bool:
-    """Whether two groups, each a circle of pieces, have pieces of one tile."""
+    """Whether two groups, circular linked lists of pieces, contain pieces of the same tile."""
     i, j = one, two
     while tile[i] != tile[j]:
         j = following[j]
@@ -266,7 +266,7 @@ def _have_common_tile(following: Ints, tile: Ints, one: int, two: int) -> bool:
 def _group(
     pairs: Ints, areas: Ints, is_cut: Bools, is_judged: Bools, tile: Ints, class_id: NDArray[np.int32], agrees: float
 ) -> Ints:
-    """Put pieces, most confident first, into groups by the rules at the top of this file, from their sorted pairs.
+    """Group pieces, most confident first, by the rules at the top of this file, from sorted pairs.
 
     Returns the first piece of each one's group, -1 for those dropped.
     """
@@ -294,11 +294,11 @@ def _group(
             if is_cut[piece] and is_whole[whole] and pairs[e, 2] >= agrees * areas[piece]:
                 groups[piece] = -1
     groups[is_judged] = -1  # rule 4
-    following = np.arange(count)  # the group's next piece, in a circle
+    following = np.arange(count)  # circular linked list: next piece of the group
     for e in np.argsort(-iou, kind="mergesort"):  # rule 5
         i, j = pairs[e, 0], pairs[e, 1]
         one, two = min(groups[i], groups[j]), max(groups[i], groups[j])
-        if iou[e] >= agrees and one >= 0 and not _have_common_tile(following, tile, one, two):  # nor with itself
+        if iou[e] >= agrees and one >= 0 and not _have_common_tile(following, tile, one, two):  # false for itself
             piece = two
             while groups[piece] == two:
                 groups[piece] = one
@@ -309,7 +309,7 @@ def _group(
 
 @compiled("int32[:, ::1](int32[:, ::1])")
 def _unite(strips: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Unite strips in any order that may overlap."""
+    """Union of strips, which may overlap and be in any order."""
     strips, filled = strips[np.argsort((strips[:, 0].astype(np.int64) << 32) + strips[:, 1])], 0
     for k in range(len(strips)):
         if filled and strips[filled - 1, 0] == strips[k, 0] and strips[filled - 1, 2] >= strips[k, 1]:

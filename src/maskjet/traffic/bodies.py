@@ -1,4 +1,4 @@
-"""Bodies of moving things, built from boxes: car, truck, bus, motorcycle, person.
+"""Bodies of instances, built from boxes: car, truck, bus, motorcycle, person.
 
 A body is a list of faces, each a quadrilateral with a colour. Details (windows, lights, wheels) are faces that lie on
 another one and are drawn right after it. Local axes in metres: x to the right, y forward, z up; the origin is on the
@@ -54,16 +54,16 @@ _OCTAGON = ((-1.0, 0.42), (-0.42, 1.0), (0.42, 1.0), (1.0, 0.42))  # heights and
 
 @dataclass(frozen=True)
 class Body:
-    """The faces of one thing."""
+    """The faces of one instance."""
 
     corners: NDArray[np.float64]
-    """[F, 4, 3] in metres."""
+    """float64 [F, 4, 3]: corners of each face, in metres."""
     normals: NDArray[np.float64]
-    """[F, 3]: unit normals, outwards; a detail has its face's."""
+    """float64 [F, 3]: outward unit normals; a detail has its face's."""
     colours: NDArray[np.float64]
-    """[F, 3] RGB, 0..255, before light."""
+    """float64 [F, 3]: RGB, 0..255, before lighting."""
     carrier: NDArray[np.int64]
-    """[F]: index of the face that a detail lies on; other faces have their own index."""
+    """int64 [F]: index of the face that a detail lies on; other faces have their own index."""
     footprint: tuple[float, float, float]
     """(width, length, height) in metres of the box that casts the shadow."""
 

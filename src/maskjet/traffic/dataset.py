@@ -1,4 +1,4 @@
-"""Writing street scenes as videos and COCO data sets."""
+"""Write street scenes as videos and COCO data sets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SMPTE170M, _LIMITED = 6, 1  # as in ITU-T H.273, and FFmpeg's AVCOL_RANGE_MPEG
 CATEGORIES = [{"id": class_id + 1, "name": name} for class_id, name in enumerate(CLASSES)]
 """COCO categories of street scenes."""
 OnProgress = Callable[[], object]
-_TRUTHS = (".mot.txt", ".mots.txt", ".json")  # boxes and masks of MOTChallenge; COCO's annotations of videos
+_TRUTHS = (".mot.txt", ".mots.txt", ".json")  # suffixes of MOTChallenge boxes and masks, and of COCO video annotations
 
 # The output of x264's AVX-512 code depends on stray memory: with noise on the heap, 24 of 70 runs wrote the same bytes;
 # with AVX2 at most, all 70 did (PyAV 18.1, EPYC).
@@ -69,7 +69,7 @@ def write_video(
         stream.height, stream.width = size_hw
         stream.codec_context.thread_count = 1  # with more, the bytes depend on the number of cores
         stream.pix_fmt = "yuv420p"
-        context = stream.codec_context  # RGB is encoded as BT.601, whatever the size
+        context = stream.codec_context  # RGB is encoded as BT.601 at any size
         context.colorspace = context.color_primaries = context.color_trc = _SMPTE170M
         context.color_range = _LIMITED
         for index in range(frames):
@@ -86,7 +86,7 @@ def write_video(
 
 
 class _VideoTruth:
-    """The truth of a video's frames, whose things are numbered from 1 in the order in which they appear."""
+    """Ground truth of a video; track ids count from 1 in order of appearance."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -24,31 +24,31 @@ _SMALL_PX = 2.0  # details with a shorter diagonal are left out: without antiali
 
 @dataclass(frozen=True)
 class Thing:
-    """Something on the street at one moment."""
+    """An instance on the street at one moment."""
 
     body: Body
-    """Shape and colours."""
+    """Shape and colours of the instance."""
     x: float
-    """Metres from the road's middle to the thing's, positive to the right."""
+    """Metres from the road's middle to the instance's, positive to the right."""
     y: float
-    """Metres along the road to the thing's middle."""
+    """Metres along the road to the instance's middle."""
     turn: float = 1.0
-    """Heading: 1 away from the camera, -1 towards it."""
+    """Heading: 1 is away from the camera, -1 towards it."""
     class_id: int = 0
     """Index into CLASSES."""
     track: int = 0
-    """Track id, constant for a thing over time."""
+    """Track id, constant over time."""
 
     @property
     def footprint(self) -> tuple[float, float, float, float]:
-        """Ground it covers, in metres: x1, y1, x2, y2."""
+        """Covered ground rectangle: x1, y1, x2, y2, in metres."""
         width, length, _ = self.body.footprint
         return self.x - width / 2, self.y - length / 2, self.x + width / 2, self.y + length / 2
 
 
 @dataclass(frozen=True)
 class Sprite:
-    """The picture of something that does not move, drawn once."""
+    """A static picture, drawn once."""
 
     left: int
     """Left edge in the image, in pixels."""
@@ -59,7 +59,7 @@ class Sprite:
     cover: NDArray[np.uint8]
     """uint8 [h, w]: nonzero where the picture is drawn."""
     footprint: tuple[float, float, float, float]
-    """Ground it covers, in metres: x1, y1, x2, y2."""
+    """Covered ground rectangle: x1, y1, x2, y2, in metres."""
 
     def draw(self, canvas: Canvas) -> None:
         """Draw the picture onto a canvas."""
@@ -69,7 +69,7 @@ class Sprite:
 
 
 def cut_sprite(canvas: Canvas, footprint: tuple[float, float, float, float]) -> Sprite | None:
-    """Move the pixels whose owner is not 0 from a canvas to a sprite, which empties it; None if there are none."""
+    """Move pixels with an owner other than 0 from a canvas to a sprite, clearing it; None without any."""
     left, top, width, height = cv2.boundingRect(canvas[..., 3])
     if width == 0:
         return None
@@ -83,7 +83,7 @@ def cut_sprite(canvas: Canvas, footprint: tuple[float, float, float, float]) -> 
 def draw_bodies(
     canvas: Canvas, camera: Camera, *, light: Light, things: Sequence[Thing], sprites: Sequence[Sprite] = ()
 ) -> None:
-    """Draw things and sprites so that nearer ones hide farther ones; owners are the things' positions, from 1."""
+    """Draw instances and sprites, nearer over farther ones; owners are the instances' positions, from 1."""
     footprints = [thing.footprint for thing in things] + [sprite.footprint for sprite in sprites]
     order = order_by_depth(np.array(footprints), camera.position[:2])
     polygons, colours, ends = _prepare_faces(camera, light, {i + 1: things[i] for i in order if i < len(things)})
@@ -98,7 +98,7 @@ def draw_bodies(
 
 
 def order_by_depth(footprints: NDArray[np.float64], eye: NDArray[np.float64]) -> list[int]:
-    """Order upright things such that each comes before all that can hide it.
+    """Order upright instances so that each comes before all that can occlude it.
 
     If a line along or across the road separates two things, the one on the eye's side can hide the other. This also
     orders a long bus beside short cars, which distances of middles do not. If footprints overlap, the thing with the
@@ -125,7 +125,7 @@ def order_by_depth(footprints: NDArray[np.float64], eye: NDArray[np.float64]) ->
 def _prepare_faces(
     camera: Camera, light: Light, owned: dict[int, Thing]
 ) -> tuple[list[NDArray[np.int32]], list[list[float]], list[int]]:
-    """Visible faces in drawing order: polygons, RGB with owner, and the end of each thing's faces in these lists."""
+    """Visible faces in drawing order: polygons, RGB with owner, and the end of each instance's faces."""
     if not owned:
         return [], [], []
     owners, things = np.array(list(owned)), list(owned.values())
@@ -160,7 +160,7 @@ def _prepare_faces(
 def _light_up(
     colours: NDArray[np.float64], normals: NDArray[np.float64], y: NDArray[np.float64], light: Light
 ) -> NDArray[np.float64]:
-    """RGB [F, 3] of faces in sun and haze."""
+    """Light faces by sun and haze: RGB [F, 3]."""
     sunny = np.clip(normals @ light.towards_sun, 0, None)
     rgb = colours * light.tint * (light.ambient + light.diffuse * sunny)[:, None]
     haze = np.clip(y / FAR_M, 0, 1)[:, None] ** 1.5

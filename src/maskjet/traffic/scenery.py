@@ -1,4 +1,4 @@
-"""Static scenery: the ground, the houses, and the poles and trees that hide moving things."""
+"""Static scenery: ground, houses, and poles and trees that occlude instances."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from maskjet.traffic.bodies import Body, Builder, Colour, palette
 from maskjet.traffic.camera import NEAR_M, SUBPIXEL_BITS, Camera, to_fixed_point
 
 FAR_M = 260.0  # distance of full haze
-_COVERED = 255  # marks an occluder's pixels in a canvas' fourth channel until they are cut out
+_COVERED = 255  # owner of occluders' pixels, in a canvas's fourth channel, until cut out
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Light:
     shadow: float
     """Brightness of the ground in shadow, 0..1."""
     haze: Colour
-    """RGB that distant things fade into."""
+    """RGB, 0..255, that distant objects fade into."""
 
 
 @dataclass(frozen=True)
@@ -165,14 +165,14 @@ def _house(size: tuple[float, float, float], side: int, random: np.random.Genera
 
 @dataclass(frozen=True)
 class Occluder:
-    """A lamp, sign or tree: hides things behind it, but is no instance."""
+    """A lamp, sign or tree: occludes instances, but is none."""
 
     x: float
-    """Metres from the road's middle."""
+    """Position across the road, in metres from its middle."""
     y: float
-    """Metres along the road."""
+    """Position along the road, in metres."""
     kind: str
-    """"lamp", "sign" or "tree"."""
+    """Kind of occluder: "lamp", "sign" or "tree"."""
     colour: Colour
     """RGB of a tree's crown or a sign's plate."""
     height: float
@@ -203,7 +203,7 @@ def occluders(layout: Layout, random: np.random.Generator) -> list[Occluder]:
 
 
 def draw_occluder(canvas: NDArray[np.uint8], camera: Camera, light: Light, thing: Occluder) -> None:
-    """Draw an occluder onto a canvas uint8 [H, W, 4], with _COVERED as its owner."""
+    """Draw an occluder onto a canvas, uint8 [H, W, 4], with the owner _COVERED."""
     trunk = np.array([(thing.x, thing.y, 0.0), (thing.x, thing.y, thing.height)])
     pixels, depth = camera.project(trunk)
     if depth.min() < NEAR_M + 1 or not camera.may_see(thing.x, thing.y, thing.height + 2):

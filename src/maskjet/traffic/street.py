@@ -25,8 +25,8 @@ SIZES_HW = {"312": (176, 312), "720p": (720, 1280), "1080p": (1080, 1920)}
 MIN_PIXELS = 16
 """Fewest visible pixels of a listed instance; smaller ones are drawn, but their pixels belong to no instance."""
 _MIN_SIDE = 16
-_START_M, _END_M = -14.0, 170.0  # along the street, where things appear and vanish
-_LARGEST_M = 12.0  # reach of the largest thing and its shadow
+_START_M, _END_M = -14.0, 170.0  # positions where instances appear and vanish
+_LARGEST_M = 12.0  # reach of the largest instance and its shadow
 _MOST_THINGS = 250  # owner numbers fit in a byte
 _VEHICLES = (0.66, 0.13, 0.09, 0.12, 0.0)  # shares of the classes on the road
 _SHADOW_REACH = 0.8  # share of a box's height that casts a shadow: bodies taper
@@ -48,7 +48,7 @@ class TrafficFrame:
     class_id: NDArray[np.int32]
     """int32 [n]: indices into CLASSES."""
     track_id: NDArray[np.int32]
-    """int32 [n]: track ids, constant for a thing in all frames of a street."""
+    """int32 [n]: track ids, constant in all frames of a street."""
 
     def masks(self) -> NDArray[np.bool_]:
         """Bool [n, H, W]: the pixels of each instance, without overlap."""
@@ -66,7 +66,7 @@ class TrafficFrame:
 
 @dataclass(frozen=True)
 class _Route:
-    """Where one thing after another moves: at one speed, from one end of the street to the other."""
+    """A route on which instances follow one another, at one speed, along the whole street."""
 
     track: int
     x: float
@@ -135,7 +135,7 @@ class Street:
         return [sprite for sprite in sprites if sprite]
 
     def _things(self, time_s: float) -> list[Thing]:
-        """Things that may be in the image, at most _MOST_THINGS."""
+        """Instances that may be visible, at most _MOST_THINGS."""
         things = []
         span = _END_M - _START_M
         for route in self._routes:
@@ -157,14 +157,14 @@ class Street:
         return things[:_MOST_THINGS]
 
     def _build_body(self, route: _Route, rounds: int, pose: int) -> tuple[Body, int, float]:
-        """Body in a pose, class id and sideways sway in metres of a route's thing on its `rounds`-th pass."""
+        """Body in a pose, class id and sideways sway in metres of a route's instance in its `rounds`-th pass."""
         random = np.random.default_rng([self.seed, 11, route.track, rounds & 0xFFFF])
         class_id = int(random.choice(len(route.classes), p=route.classes))
         sway = 0.25 * float(random.random())
         return build_body(class_id, random, stride=float(np.sin(2 * np.pi * pose / _POSES))), class_id, sway
 
     def _draw_shadows(self, canvas: Canvas, things: list[Thing]) -> None:
-        """Darken the ground in shadow: under things, and as far as their tops cast it."""
+        """Darken the ground in shadow: under instances, and where they cast it."""
         if not things:
             return
         sun = self._light.towards_sun
@@ -181,7 +181,7 @@ class Street:
         cv2.copyTo(cv2.convertScaleAbs(canvas, alpha=self._light.shadow), shadow, canvas)
 
     def _develop(self, canvas: NDArray[np.uint8], things: list[Thing], index: int) -> TrafficFrame:
-        """Apply lens blur, exposure and noise, and list the things with at least MIN_PIXELS visible."""
+        """Apply lens blur, exposure and noise, and list instances with at least MIN_PIXELS visible."""
         owner = canvas[..., 3]
         exposure = 1 + 0.03 * np.sin(index / 47 + self.seed)
         blurred = cv2.GaussianBlur(np.ascontiguousarray(canvas[..., :3]), (3, 3), 0.6 * max(canvas.shape[0] / 720, 0.7))

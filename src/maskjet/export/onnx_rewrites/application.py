@@ -16,7 +16,7 @@ from maskjet.export.onnx_rewrites.matching import MismatchError, nodes_of_type
 from maskjet.export.onnx_rewrites.report import OptimizedFile, Outcome
 from maskjet.host.files import naming
 
-_OLDEST_OPSET = 13  # the first in which Squeeze and Unsqueeze take their axes as an input
+_OLDEST_OPSET = 13  # first with axes of Squeeze and Unsqueeze as inputs
 _LARGEST = 2**31 - 2**24  # bytes of weights in one file: protobuf's limit, less 16 MiB for everything else
 # Each module has `candidates(model)`, and `rewrite(node)`, which raises before any change.
 _MODULES = {"level_pooling": level_pooling, "loop_concat": loop_concat}
@@ -38,7 +38,7 @@ def apply_to_file(path: Path, out: Path, rewrites: Sequence[str]) -> OptimizedFi
 def _apply(name: str, model: ir.Model) -> Outcome:
     module, matched, left_alone = _MODULES[name], 0, []
     for node in module.candidates(model):
-        label = f"{node.op_type} {node.name or node.outputs[0].name}"  # before it is replaced
+        label = f"{node.op_type} {node.name or node.outputs[0].name}"  # taken before the node is replaced
         try:
             module.rewrite(node)
         except MismatchError as reason:
@@ -55,10 +55,10 @@ def _count(model: ir.Model) -> dict[str, int]:
 def _read(path: Path) -> ir.Model:
     try:
         model = ir.load(path)
-        model.graph.sort()  # changes no file that keeps ONNX's order; a cycle raises
+        model.graph.sort()  # no-op for files in ONNX's order; raises for a cycle
     except OSError as error:
         raise SourceError(f"path must be an ONNX file, got {str(path)!r}: {first_line(error)}.") from error
-    except Exception as error:  # protobuf's own exception, or any other that an invalid file causes
+    except Exception as error:  # an invalid file may raise any exception
         raise SourceError(f"path must be an ONNX file, got {str(path)!r}, which is none.") from error
     if not model.graph.outputs:  # protobuf reads an empty file as an empty model
         raise SourceError(f"path must be an ONNX file, got {str(path)!r}, which holds no graph.")
@@ -85,7 +85,7 @@ def _write(model: ir.Model, out: Path) -> None:
 
 
 def _weights(model: ir.Model) -> list[ir.TensorProtocol]:
-    """The tensors of initializers and constants, also those in inner graphs."""
+    """Yield tensors of initializers and constants, including inner graphs."""
     graphs = (model.graph, *model.graph.subgraphs())
     values = [value.const_value for graph in graphs for value in graph.initializers.values()]
     stated = (node.attributes.get("value") for node in nodes_of_type(model, "Constant"))

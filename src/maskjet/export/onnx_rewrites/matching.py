@@ -31,7 +31,7 @@ def is_op(node: ir.Node | None, *op_types: str) -> bool:
 
 
 def find_producer(value: ir.Value | None, *op_types: str) -> ir.Node | None:
-    """The node that makes a value, if it is of one of some standard ops; None otherwise, also for an input left out."""
+    """The node that produces a value, if it is one of some standard ops; None otherwise, or without a value."""
     node = None if value is None else value.producer()
     return node if is_op(node, *op_types) else None
 
@@ -56,7 +56,7 @@ def whole(node: ir.Node, name: str, default: int) -> int:
 
 
 def constant(value: ir.Value | None) -> NDArray[np.generic] | None:
-    """A value known without running the graph; None if it depends on inputs, also those with an initializer."""
+    """Value known without running the graph; None if it depends on inputs, even with an initializer."""
     if value is None or value.is_graph_input():
         return None
     tensor = ir.convenience.get_const_tensor(value)

@@ -111,7 +111,7 @@ class Weights:
     is_inside: Tensor
     """bool [tokens]: whether the token's anchor lies inside the image; other tokens are masked."""
     box_offsets: Tensor
-    """float32 [queries, 4]: learned deltas added to the reference boxes."""
+    """float32 [queries, 4]: learned deltas (dx, dy, log dw, log dh) applied to the reference boxes."""
     frequencies: Tensor
     """float32 [hidden_dim / 2]: angular frequencies of the sine embedding of boxes."""
     sines: Layer

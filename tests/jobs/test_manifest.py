@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from maskjet.errors import SourceError
-from maskjet.jobs import ledger
+from maskjet.jobs import manifest
 from maskjet.jobs.folders import open_folder
-from maskjet.jobs.ledger import FAILURES, Failures, Plan, note_failures
+from maskjet.jobs.manifest import FAILURES, Failures, Plan, note_failures
 from maskjet.jobs.parts import MANIFEST
 from maskjet.jobs.rows import METADATA_KEY, SCHEMA, schema
 from maskjet.jobs.segments import Segment, Settings, SourceFile, digest
@@ -26,7 +26,7 @@ def segment(number, **options):
 
 @pytest.fixture
 def folder(any_out, tmp_path, monkeypatch):
-    monkeypatch.setattr(ledger, "_SAVE_S", 0.0)
+    monkeypatch.setattr(manifest, "_SAVE_S", 0.0)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "drafts"))
     (tmp_path / "drafts").mkdir()
     yield open_folder(any_out)

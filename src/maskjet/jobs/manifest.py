@@ -40,7 +40,7 @@ class Plan:
         self._temporary = folder.open_temporary(MANIFEST)
         path = Path(self._temporary.name)
         with naming(str(path)):
-            self._reader = path.open("rb")  # before the file takes another name
+            self._reader = path.open("rb")  # opened before the file is renamed
         self._thread = threading.Thread(target=self._write, name="maskjet-plan", daemon=True)
         self._thread.start()
 
@@ -56,11 +56,11 @@ class Plan:
                     self.planned += 1
                 self._folder.publish(self._temporary, MANIFEST)
                 self.is_complete = True
-        except BaseException as error:  # raised where the plan is read
+        except BaseException as error:  # raised again in `read`
             self._error = error
 
     def read(self) -> Iterator[tuple[str, Segment] | None]:
-        """Name and segment of each planned part, in order, once; None while planning has not found the next one.
+        """Yield name and segment of each planned part, in order; None while the next one is not planned yet.
 
         Raises:
             MaskjetError: Planning failed.
@@ -99,15 +99,15 @@ class Failures:
         self._by_part = _parse(folder.read(FAILURES))
         for part in folder.names(NOTES):
             self._by_part |= _parse(folder.read(f"{NOTES}/{part}"))
-        self._current: set[str] = set()  # parts of this plan
+        self._current: set[str] = set()  # names of the parts in this plan
 
     @property
     def count(self) -> int:
-        """Failed files and frames of this plan."""
+        """Number of failed files and frames of this plan."""
         return sum(len(self._by_part[part]) for part in self._current)
 
     def keep(self, part: str, parts: Parts) -> None:
-        """Keep the failures of a segment that has a part, but not those from before it: its part has its own."""
+        """Keep the failures of a finished segment; failures logged before its part was written are dropped."""
         if part in self._by_part:
             with parts.open(part) as file:
                 if metadata(file.schema_arrow)["bad_frames"]:
@@ -126,11 +126,11 @@ class Failures:
             self._saved_at, self._is_saved = time.monotonic(), True
 
     def finish(self, parts: Parts, *, plan_is_complete: bool) -> None:
-        """Write the file, without segments that a complete plan no longer has; failed/ keeps those that have a part."""
+        """Write the log, without segments dropped from a complete plan; failed/ keeps those that have a part."""
         self._write(sorted(self._current if plan_is_complete else self._by_part))
         self._folder.remove_folder(NOTES)
         if plan_is_complete:
-            for part in filter(parts.had, self._by_part.keys() - self._current):  # a later plan may have it again
+            for part in filter(parts.had, self._by_part.keys() - self._current):  # a later plan may contain it again
                 note_failures(self._folder, part, self._by_part[part].items())
 
     def _write(self, parts: Collection[str]) -> None:
