@@ -42,7 +42,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Turn the repository's links into the site's, fill in commands and settings, let search find guides first."""
-    page.meta["search"] = {"boost": 1 if re.search(r"/|changelog|design", page.file.src_uri) else 4}
+    page.meta["search"] = {"boost": 1 if re.search(r"/|changelog|design|decisions", page.file.src_uri) else 4}
     markdown = to_site_links(markdown, page.file.src_uri)
     for place, describe in ((COMMANDS, describe_commands), (SETTINGS, describe_settings)):
         if place in markdown:
