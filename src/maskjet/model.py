@@ -307,7 +307,7 @@ class Model:
         *,
         is_weak: bool,
     ) -> tuple[Postprocessing, Postprocessing, dict[str, Any]]:
-        """The detections that a call reports, those that it computes, and its functions that cut and merge tiles."""
+        """Choose a call's postprocessing, as reported and as computed, and the functions that cut and merge tiles."""
         reported = self._choices.choose(threshold, classes, max_detections)
         computed = self._choices.with_weak(reported) if is_weak else reported
         if tiling.tile is None:
@@ -549,7 +549,7 @@ def _load_all(
     """Each image as a tensor uint8 [H, W, 3]; files of several, or for the GPU's decoder, are loaded ahead."""
     names = ["image"] if is_alone else list(map("images[{}]".format, range(len(images))))
     is_ahead = [is_encoded(image) and (decoding.device != "cpu" or not is_alone) for image in images]
-    if not any(is_ahead):  # what follows takes a frame in memory as long as its conversion
+    if not any(is_ahead):  # loading ahead would double the time of frames in memory
         yield from map(_to_tensor, images, names)
         return
     reads = (partial(read_encoded, images[number], names[number]) for number, is_so in enumerate(is_ahead) if is_so)

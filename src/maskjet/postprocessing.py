@@ -19,8 +19,8 @@ Threshold = float | Mapping[str, float]
 """One threshold for all classes, or one by class name; classes not named keep theirs."""
 
 WEAK = 0.1
-"""Confidence that detections for a tracker exceed, reported or not."""
-_NEVER = 2.0  # exceeded by no score
+"""Confidence above which detections are kept for trackers, even if they are not reported."""
+_NEVER = 2.0  # threshold above all scores
 _MOST_KEPT = 16  # choices of single calls, so that a loop with one of them uploads it once
 
 
@@ -55,7 +55,7 @@ class Postprocessing:
 
 
 class Choices:
-    """The postprocessing that a model was loaded with, and that of calls which choose otherwise.
+    """The postprocessing chosen when a model was loaded, and those of calls with other options.
 
     Arguments are those of `Model`; classes that a mapping of thresholds does not name have the network's own.
 
@@ -120,7 +120,7 @@ class Choices:
         return chosen
 
     def with_weak(self, chosen: Postprocessing) -> Postprocessing:
-        """What `choose` returned, and behind its detections weaker ones for a tracker, of its classes.
+        """A postprocessing that adds, behind the reported detections, weaker ones of their classes for a tracker.
 
         Classes whose threshold is not the lowest have none: sorted by confidence, they would push out others.
         """

@@ -30,10 +30,10 @@ SMALL = "from maskjet.serve import dispatcher\ndispatcher._SIZES_HW = ((64, 64),
 """First frames that take no time; Python runs it at the start of each process, as it finds it in PYTHONPATH."""
 BREAKS = """
 from maskjet.errors import DeviceError
-from maskjet.serve import processes, siblings
+from maskjet.serve import processes, other_workers
 
 processes._HUNG_S = 3.0
-answer, make = dispatcher.Dispatcher._answer, siblings.Siblings.__init__
+answer, make = dispatcher.Dispatcher._answer, other_workers.OtherWorkers.__init__
 
 def answer_or_break(self, tickets):
     if tickets[0].image.shape != (3, 5, 3):
@@ -51,7 +51,7 @@ def make_or_fail(self, table, number, *more):
     make(self, table, number, *more)
 
 dispatcher.Dispatcher._answer = answer_or_break
-siblings.Siblings.__init__ = make_or_fail
+other_workers.OtherWorkers.__init__ = make_or_fail
 """
 """The device fails on an image of 5 by 3 pixels, and on the first frames of the second process when it is started
 again; a process that hangs is seen soon."""

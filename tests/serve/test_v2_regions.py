@@ -128,7 +128,7 @@ def test_regions_are_listed_and_forgotten(client, street):
 def regions_of(model, folder=None, **settings):
     """The regions of one process, which shares them with those of the same folder."""
     service = Service({"demo": model}, Settings(**settings))
-    service.siblings = folder and SimpleNamespace(folder=folder)
+    service.other_workers = folder and SimpleNamespace(folder=folder)
     return Regions(service)
 
 

@@ -41,7 +41,7 @@ class Run:
     load: Callable[[], Model]
     """Loads the model, once the sources and outputs are known to be right."""
     opening: Opening
-    """How sources are opened, but for where they are decoded."""
+    """Arguments with which sources are opened, without `decoding`."""
     decoding: Callable[[], Decoding]
     """Where videos are decoded; asked for when a source is opened, as it loads PyTorch."""
     streaming: dict[str, Any]
@@ -51,9 +51,9 @@ class Run:
     in_two_passes: bool = False
     """Whether sources are read twice, one after another, and their tracks smoothed in between."""
     counters: Sequence[Line | Zone] = ()
-    """Lines and zones that count in each source, for itself."""
+    """Lines and zones; each source is counted separately."""
     writing: dict[str, Any] = field(default_factory=dict)
-    """What else outputs contain: arguments of `check_outputs`."""
+    """Further arguments of `check_outputs`."""
     shows: bool = False
     """Whether there is a window for each source."""
     summary: Summary = field(default_factory=Summary)
@@ -67,7 +67,7 @@ class Run:
         return self.stop.event.is_set()
 
     def is_broken_off(self, frames: int) -> bool:
-        """Whether outputs of so many frames must not replace others, which are worth more than empty ones."""
+        """Whether a stopped run has too few frames (none) to replace existing outputs."""
         return self.is_stopped and not frames
 
     def open(self, unopened: UnopenedSource) -> Source:
@@ -75,7 +75,7 @@ class Run:
         return unopened.opening(replace(self.opening, decoding=self.decoding()))
 
     def check_outputs(self, outs: Sequence[str], sources: Sequence[Source | UnopenedSource]) -> Outputs:
-        """Check outputs of sources, if there are any, and begin what takes seconds."""
+        """Check the outputs, and start the work of preparing them that takes seconds."""
         from maskjet.outputs.opening import Outputs, check_outputs
 
         if not outs:  # there are windows alone
@@ -91,7 +91,7 @@ class Run:
         return model
 
     def stream(self, model: Model, source: Any, **options: Any) -> Results:
-        """Begin to detect; checks the last options and may compile for seconds."""
+        """Begin a stream; checks the remaining options, and may compile for seconds."""
         return model.stream(source, stop=self.stop.event, **self.streaming, **options)
 
 
@@ -178,7 +178,7 @@ def _run_one(run: Run, model: Model, position: int, source: Source, results: Res
 
 
 def _smooth(run: Run, model: Model, source: Source, results: Results, advance: Callable[[int], None]) -> Results:
-    """Read the results of the first pass; returns those of the second, over a source that is opened once more."""
+    """Read the results of the first pass; returns those of the second, over a newly opened source."""
     from maskjet.drawing import Redaction
     from maskjet.tracking import second_pass
 
@@ -246,7 +246,7 @@ def _write(
 
 @contextmanager
 def _working(run: Run, results: Results) -> Iterator[None]:
-    """What holds while frames come: signals stop the stream, and no garbage is collected."""
+    """Stop the stream on signals, and collect no garbage while it runs."""
     from maskjet.host import process
 
     with signals.stopping(run.stop), closing(results), process.garbage_frozen():

@@ -31,12 +31,12 @@ from maskjet.sources.picture import Picture
 
 Finish = Callable[[Any, Detections], tuple[Any, Detections] | None]
 """Turns an item and its detections into the reported pair; None while other tiles of the frame are missing."""
-_AHEAD = 4  # batches' images of which `predict` holds until one of a kind is full
+_AHEAD = 4  # batches' worth of images that `predict` holds, until a batch of one kind is full
 
 
 @dataclass
 class Batch:
-    """Images that go through the network together, on their way through the loop."""
+    """A batch on its way through the loop."""
 
     name: Callable[[], str]
     """Makes the name of the batch, for errors and NVTX ranges."""
@@ -144,7 +144,7 @@ def _submit(engine: Engine, feed: Feed, idle: list[Slot], in_flight: deque[Batch
 
 
 def _kinds(engine: Engine) -> Callable[[tuple[int, int]], Hashable]:
-    """A function of a frame's (height, width), equal for frames that may share a batch.
+    """Key by which frames may share a batch: a function of (height, width).
 
     On a CPU eight frames in a batch take a third longer than one by one (demo, two cores), so sizes stay apart.
     """

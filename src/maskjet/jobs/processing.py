@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from maskjet.model import Model
     from maskjet.sources.decoding import Decoding
 
-_HEAD_BYTES = 2**16  # of an image: enough for nearly all headers
+_HEAD_BYTES = 2**16  # bytes read of an image; enough for nearly all headers
 
 
 def process(
@@ -117,7 +117,7 @@ def _process_video(
                 is_reported = found.confidence > np.float32(threshold)
                 found, weak = found[is_reported], found[~is_reported]
             builder.add(FoundFrame(file.path, frame.index, frame.time_s, found, weak))
-        # A reason names the file, which may be a temporary copy here.
+        # Reasons name the file that was read, which may be a temporary copy.
         bad_frames = [[index, reason.replace(path, file.path)] for index, reason in source.bad_frames]
         return builder.table(bad_frames=bad_frames)
 

@@ -15,9 +15,9 @@ from maskjet.errors import InputError
 from maskjet.serve import health, live, metrics, page, problems, source_routes, v1, v2, v2_grpc
 from maskjet.serve.guard import Guard
 from maskjet.serve.metrics import RequestCounter
+from maskjet.serve.other_workers import OtherWorkers
 from maskjet.serve.service import Service
 from maskjet.serve.settings import Settings
-from maskjet.serve.siblings import Siblings
 from maskjet.serve.sources import Sources
 from maskjet.serve.v2_regions import Regions
 from maskjet.version import __version__
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def create_app(
-    models: Mapping[str, Model], settings: Settings | None = None, siblings: Siblings | None = None
+    models: Mapping[str, Model], settings: Settings | None = None, other_workers: OtherWorkers | None = None
 ) -> FastAPI:
     """Create the ASGI application for loaded models; its state is `app.state.service`.
 
@@ -36,14 +36,14 @@ def create_app(
     Args:
         models: Models by name, at least one; the first one serves requests that name none.
         settings: Limits and the token; None for the defaults.
-        siblings: The workers of a service of several processes; None for one process.
+        other_workers: The workers of a service of several processes; None for one process.
 
     Raises:
         InputError: There is no model.
     """
     if not models:
         raise InputError("models must have at least one model, got none.")
-    service = Service(models, settings or Settings(), siblings)
+    service = Service(models, settings or Settings(), other_workers)
     sources, regions = Sources(service), Regions(service)
 
     @asynccontextmanager
@@ -66,7 +66,7 @@ def create_app(
         docs_url=None,  # Swagger UI would load scripts from a CDN
         redoc_url=None,
     )
-    app.state.service, app.state.sources, app.state.siblings = service, sources, siblings
+    app.state.service, app.state.sources, app.state.other_workers = service, sources, other_workers
     app.state.regions = regions
     for router in (v1.router, v2.router, live.router, source_routes.router, health.router, metrics.router, page.router):
         app.include_router(router)

@@ -56,7 +56,7 @@ class Observer(Protocol):
 
 
 class Dispatcher:
-    """Queues images for one model, and calls it in batches.
+    """Queues the images of one model's requests, and calls the model in batches.
 
     Args:
         name: Name of the model in the service.
@@ -113,7 +113,7 @@ class Dispatcher:
         return self._largest
 
     def start(self) -> None:
-        """Compile and capture for one image in all own threads, then serve the queue; others compile for more."""
+        """Start the threads: some warm up for single images and serve the queue, others prepare larger batches."""
         for number in range(self._permits):
             for run, arguments, name in ((self._run_thread, (), ""), (self._grow, (number,), "-growing")):
                 name = f"maskjet-{self.name}{name}-{number}"
@@ -199,7 +199,7 @@ class Dispatcher:
                 ticket.answer.set_exception(problems.too_late("The image waited for its deadline; try again later."))
 
     def _withdraw(self, tickets: Sequence[Ticket]) -> list[Ticket]:
-        """Take tickets out of the queue; returns those on which no work will be done."""
+        """Remove tickets from the queue; returns those whose work has not begun."""
         with self._changed:
             left = [
                 ticket for ticket in tickets if ticket in self._waiting or (ticket.image is None and not ticket.is_gone)
@@ -245,7 +245,7 @@ class Dispatcher:
         return is_free
 
     def _may_start(self) -> bool:
-        """Whether images wait, and not fewer than are under way; called with the lock held."""
+        """Whether a batch may start: at least as many images wait as are in progress; called with the lock held."""
         return not self._is_growing and len(self._waiting) >= max(1, self._running)
 
     def _pass_permits(self) -> None:
@@ -265,7 +265,7 @@ class Dispatcher:
                 pass
 
     def _run_batch(self) -> bool:
-        """Answer the oldest images with this thread's permit; returns it and False if no other batch may start."""
+        """Run a batch with this thread's permit; returns False, and gives the permit back, if no other may start."""
         with self._changed:
             tickets = self._take_batch()
             self._running += len(tickets)
@@ -302,7 +302,7 @@ class Dispatcher:
             self._changed.notify_all()
 
     def _predict_black_frames(self, batch: int) -> Detections:
-        """Detect on black frames in as many threads as there are permits, at once, as each has a slot."""
+        """Detect on black frames, in all permits' threads at once, so that each slot is warmed."""
         for threshold in (0.0, None):  # 0 gives the most detections
             self._barrier.wait(_PATIENCE_S)
             found = self.model.predict([np.zeros((*_SIZE_HW, 3), np.uint8)] * batch, threshold=threshold)
@@ -349,7 +349,7 @@ class Dispatcher:
             self._pass_permits()
 
     def _take_batch(self) -> list[Ticket]:
-        """Take the oldest ticket and those that may share its batch; none if no batch may start."""
+        """Take the oldest ticket and others of its options; none if no batch may start."""
         if not self._may_start():
             return []
         options = self._waiting[0].options

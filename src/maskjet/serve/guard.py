@@ -24,9 +24,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from maskjet.serve import problems
+from maskjet.serve.other_workers import is_from_worker
 from maskjet.serve.service import Reservation, Service
 from maskjet.serve.settings import Settings
-from maskjet.serve.siblings import is_from_sibling
 
 COOKIE = "maskjet_session"
 """Name of the session cookie, which replaces the token."""
@@ -63,7 +63,7 @@ class Guard:
             guarded = _GuardedRequest(scope, receive, send, self._settings, reservation)
             self._concurrent += 1
             try:
-                if not is_from_sibling(scope):
+                if not is_from_worker(scope):
                     self._check(scope)
                 await self._app(scope, guarded.receive, guarded.send)
             except asyncio.CancelledError:

@@ -38,7 +38,7 @@ when there are too many WebSockets.
 _DEPTH = 2  # as `dispatcher.PERMITS`
 _BURST_S = 2.0  # seconds of frames that may come at once, as after a network stall
 _SUBPROTOCOL = "maskjet"
-_SOURCE = "stream"  # the metrics' label `source`
+_SOURCE = "stream"  # label `source` in the metrics
 
 
 @router.websocket("/v1/stream")

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from maskjet.serve.siblings import Siblings, is_from_sibling
+from maskjet.serve.other_workers import OtherWorkers, is_from_worker
 
 if TYPE_CHECKING:
     from maskjet.serve.dispatcher import Dispatcher
@@ -152,7 +152,7 @@ class RequestCounter:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request and count it."""
-        if scope["type"] != "http" or is_from_sibling(scope):
+        if scope["type"] != "http" or is_from_worker(scope):
             await self._app(scope, receive, send)
             return
         outcome = "gone"
@@ -174,9 +174,9 @@ class RequestCounter:
 async def metrics(request: Request) -> Response:
     """Metrics in Prometheus' text format; with several processes those of all, labelled `process`."""
     text: bytes = request.app.state.service.metrics.text()
-    siblings: Siblings | None = request.app.state.siblings
-    if siblings is not None and not is_from_sibling(request.scope):
-        texts = await siblings.ask_all("/metrics", text.decode())
+    other_workers: OtherWorkers | None = request.app.state.other_workers
+    if other_workers is not None and not is_from_worker(request.scope):
+        texts = await other_workers.ask_all("/metrics", text.decode())
         answered = {str(number): each for number, each in texts.items() if each is not None}
         text = await asyncio.to_thread(merge, answered, "process")
     return Response(text, media_type=CONTENT_TYPE_LATEST)

@@ -19,7 +19,7 @@ from maskjet.serve.settings import Settings
 
 if TYPE_CHECKING:
     from maskjet.model import Model
-    from maskjet.serve.siblings import Siblings
+    from maskjet.serve.other_workers import OtherWorkers
     from maskjet.sources.decoding import Decoding
     from maskjet.sources.nvjpeg import JPEGDecoder
 
@@ -93,12 +93,14 @@ def _choose_jpeg_decoder(decoding: Decoding) -> tuple[str, JPEGDecoder | None]:
 class Service:
     """State shared by all routes: `app.state.service`, see `create_app`."""
 
-    def __init__(self, models: Mapping[str, Model], settings: Settings, siblings: Siblings | None = None) -> None:
+    def __init__(
+        self, models: Mapping[str, Model], settings: Settings, other_workers: OtherWorkers | None = None
+    ) -> None:
         self.settings = settings
         self.memory = Memory(settings.memory_bytes)
         self.is_draining = False
         """Whether the service is shutting down, and so no longer ready."""
-        self.siblings = siblings
+        self.other_workers = other_workers
         """The worker processes of a service of several, this one among them."""
         self.is_closed = False
         """Whether new requests are refused: a moment after `is_draining`."""
@@ -139,7 +141,7 @@ class Service:
     @property
     def is_ready(self) -> bool:
         """Whether requests are answered at once."""
-        are_others = self.siblings is None or self.siblings.are_ready
+        are_others = self.other_workers is None or self.other_workers.are_ready
         return self.is_warm and are_others and not self.is_draining and self.failure is None
 
     def dispatcher(self, name: str | None = None) -> Dispatcher:

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.responses import JSONResponse, StreamingResponse
 
 from maskjet.serve import bodies, problems, v1_schemas
+from maskjet.serve.other_workers import OtherWorkers
 from maskjet.serve.service import Service
-from maskjet.serve.siblings import Siblings
 from maskjet.serve.source_names import check_host, check_url
 from maskjet.serve.sources import Sources, WatchedSource
 from maskjet.serve.tickets import Options
@@ -27,10 +27,10 @@ class _Route(APIRoute):
         answer = super().get_route_handler()
 
         async def answer_or_forward(request: Request) -> Response:
-            siblings: Siblings | None = request.app.state.siblings
-            if siblings is None or siblings.has_sources:
+            other_workers: OtherWorkers | None = request.app.state.other_workers
+            if other_workers is None or other_workers.has_sources:
                 return await answer(request)
-            return await siblings.forward(request, await bodies.read(request))
+            return await other_workers.forward(request, await bodies.read(request))
 
         return answer_or_forward
 

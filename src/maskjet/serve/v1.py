@@ -16,9 +16,9 @@ from maskjet.drawing.showing import encode
 from maskjet.serve import bodies, guard, problems, v1_schemas
 from maskjet.serve.clients import while_connected
 from maskjet.serve.dispatcher import Dispatcher
+from maskjet.serve.other_workers import OtherWorkers, is_from_worker
 from maskjet.serve.queries import PARAMETERS, Masks, Query, parse_query
 from maskjet.serve.service import Service
-from maskjet.serve.siblings import Siblings, is_from_sibling
 from maskjet.serve.tickets import Answer, Image
 from maskjet.version import __version__
 
@@ -190,7 +190,7 @@ async def status(request: Request) -> dict[str, Any]:
     With several processes this is the status of the one that answers, and `processes` has those of all.
     """
     service: Service = request.app.state.service
-    siblings: Siblings | None = request.app.state.siblings
+    other_workers: OtherWorkers | None = request.app.state.other_workers
     own = {
         "version": __version__,
         "ready": service.is_ready,
@@ -206,12 +206,12 @@ async def status(request: Request) -> dict[str, Any]:
             for name, dispatcher in service.dispatchers.items()
         },
     }
-    if siblings is None:
+    if other_workers is None:
         return own
-    own |= siblings.place
-    if is_from_sibling(request.scope):
+    own |= other_workers.place
+    if is_from_worker(request.scope):
         return own
-    answers = await siblings.ask_all("/v1/status", orjson.dumps(own).decode())
+    answers = await other_workers.ask_all("/v1/status", orjson.dumps(own).decode())
     missing = {"ready": False, "failure": "The process does not answer."}
     statuses = [
         {"process": number, **missing} if text is None else orjson.loads(text) for number, text in answers.items()

@@ -47,11 +47,11 @@ async def serving(service: Service, regions: Regions) -> AsyncIterator[None]:
         return
     from grpc import aio
 
-    settings, siblings = service.settings, service.siblings
+    settings, other_workers = service.settings, service.other_workers
     settings.check_exposure()
     server = aio.server(options=_options(service), maximum_concurrent_rpcs=settings.connections)
     server.add_generic_rpc_handlers((_Methods(service, regions),))
-    is_restarted = siblings is not None and siblings.are_ready
+    is_restarted = other_workers is not None and other_workers.are_ready
     listening = asyncio.create_task(_listen(server, service, when_warm=is_restarted))
     if not is_restarted:
         await listening
@@ -85,7 +85,7 @@ async def _end(server: Any, service: Service) -> None:
 def _options(service: Service) -> list[tuple[str, int]]:
     settings = service.settings
     return [
-        ("grpc.so_reuseport", int(service.siblings is not None)),
+        ("grpc.so_reuseport", int(service.other_workers is not None)),
         ("grpc.max_receive_message_length", settings.body_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.http2.bdp_probe", 0),  # would enlarge windows, and thus unread data

@@ -71,10 +71,10 @@ class Regions:
     """Registered regions, as seen by one process of the service; thread-safe."""
 
     def __init__(self, service: Service) -> None:
-        settings, siblings = service.settings, service.siblings
+        settings, other_workers = service.settings, service.other_workers
         self._is_allowed = settings.token is not None or not settings.insecure
         self._device = next(iter(service.dispatchers.values())).model.report().device.partition(" ")[0]
-        self._path = ":memory:" if siblings is None else siblings.folder / "regions.sqlite"
+        self._path = ":memory:" if other_workers is None else other_workers.folder / "regions.sqlite"
         self._lock = threading.RLock()
         self._opened: dict[int, _SystemMemory | _CudaMemory] = {}  # by registration number, never reused
 

@@ -59,7 +59,7 @@ class WorkerConfig:
     supervisor: int
     """Process id of the supervisor."""
     secret: str = field(repr=False)
-    """Token by which workers authenticate to each other; see `siblings`."""
+    """Token by which workers authenticate to each other; see `other_workers`."""
     folder: str
     """Folder for files that the workers share."""
     models: Mapping[str, str]
@@ -99,7 +99,7 @@ def _serve(config: WorkerConfig, listening: int, shared: int) -> tuple[str, str]
     limits.read_environment()
     from maskjet.model import load
     from maskjet.serve.app import create_app
-    from maskjet.serve.siblings import Siblings
+    from maskjet.serve.other_workers import OtherWorkers
 
     table = ProcessTable(config.count, shared)
     with ExitStack() as stack:
@@ -109,8 +109,8 @@ def _serve(config: WorkerConfig, listening: int, shared: int) -> tuple[str, str]
         }
         stack.enter_context(process.garbage_frozen())
         settings = Settings(**{**config.settings, "source": tuple(config.settings["source"])})
-        siblings = Siblings(table, config.number, config.device, config.secret, Path(config.folder))
-        app = create_app(models, settings, siblings if config.count > 1 else None)
+        other_workers = OtherWorkers(table, config.number, config.device, config.secret, Path(config.folder))
+        app = create_app(models, settings, other_workers if config.count > 1 else None)
         service: Service = app.state.service
         starts = Counter("maskjet_process_restarts", "Starts after an end.", registry=service.metrics.registry)
         starts.inc(config.starts)

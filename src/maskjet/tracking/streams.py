@@ -1,4 +1,4 @@
-"""Tracking of the sources that are read side by side."""
+"""Tracking as a transform of a stream, with a tracker per source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TrackerLike(Protocol):
-    """Whatever gives the detections of one frame after another their identities."""
+    """A tracker: assigns track ids to the detections of consecutive frames."""
 
     def update(self, found: Detections, time_s: float | None) -> Detections:
         """Return the same detections in the same order, with `track_id`; see `Detections.with_tracks`."""
@@ -56,7 +56,7 @@ def track(
 def _track(
     results: Generator[tuple[Frame, Detections]], trackers: Sequence[TrackerLike], note: Callable[..., None]
 ) -> Generator[tuple[Frame, Detections]]:
-    highest = [0] * len(trackers)  # id of each source
+    highest = [0] * len(trackers)  # track id so far, by source
     with closing(results):
         for frame, found in results:
             began, before = time.perf_counter_ns(), highest[frame.stream]

@@ -1,4 +1,4 @@
-"""Tracking in two passes over a file: instances are found and their tracks smoothed, then its frames are read again."""
+"""Tracking in two passes over a file: the first detects and tracks, the second reads the frames again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def second_pass(
     is_hiding: bool = False,
     stop: threading.Event | None = None,
 ) -> Generator[tuple[Frame, Detections]]:
-    """Smooth the tracks of a first pass over a source, all of which it reads, and read the source's frames again.
+    """Read all results of a first pass, smooth their tracks, and read the source's frames again.
 
     Args:
         results: The first pass: frames with tracked detections, those below the threshold included; see `weak` of

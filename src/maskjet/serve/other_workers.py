@@ -31,13 +31,13 @@ _FORWARD_S = 30.0  # timeout of a forwarded request, which may include DNS
 _NOT_FORWARDED = frozenset({"connection", "transfer-encoding", "date"})
 
 
-def is_from_sibling(scope: Scope) -> bool:
+def is_from_worker(scope: Scope) -> bool:
     """Whether a request was forwarded by another worker, which has authenticated it."""
-    siblings: Siblings | None = scope["app"].state.siblings
-    return siblings is not None and siblings.have_sent(scope)
+    other_workers: OtherWorkers | None = scope["app"].state.other_workers
+    return other_workers is not None and other_workers.have_sent(scope)
 
 
-class Siblings:
+class OtherWorkers:
     """Client of one worker for requests to the others; also has their shared folder."""
 
     def __init__(self, table: ProcessTable, number: int, device: str, secret: str, folder: Path) -> None:

@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.parser import text_string_to_metric_families
 
 from maskjet.serve.metrics import merge
+from maskjet.serve.other_workers import OtherWorkers, is_from_worker
 from maskjet.serve.process_table import ProcessTable
-from maskjet.serve.siblings import Siblings, is_from_sibling
 
 
 def text_of(requests, seconds, only=None):
@@ -76,10 +76,10 @@ def test_the_process_with_the_fewest_connections_accepts_unless_it_hangs_or_is_f
 
 
 def test_only_processes_that_show_the_secret_are_no_clients():
-    siblings = Siblings(None, number=1, device="cpu", secret="abc", folder=None)
-    scope = {"app": SimpleNamespace(state=SimpleNamespace(siblings=siblings)), "headers": [(b"host", b"abc")]}
-    assert not is_from_sibling(scope)
+    other_workers = OtherWorkers(None, number=1, device="cpu", secret="abc", folder=None)
+    scope = {"app": SimpleNamespace(state=SimpleNamespace(other_workers=other_workers)), "headers": [(b"host", b"abc")]}
+    assert not is_from_worker(scope)
     for value, is_one in ((b"abd", False), (b"", False), (b"abc", True)):
-        assert is_from_sibling({**scope, "headers": [(b"x-maskjet-secret", value)]}) is is_one
-    scope["app"].state.siblings = None  # one process has none, whatever a client sends
-    assert not is_from_sibling({**scope, "headers": [(b"x-maskjet-secret", b"abc")]})
+        assert is_from_worker({**scope, "headers": [(b"x-maskjet-secret", value)]}) is is_one
+    scope["app"].state.other_workers = None  # one process has none, whatever a client sends
+    assert not is_from_worker({**scope, "headers": [(b"x-maskjet-secret", b"abc")]})
