@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -13,7 +13,8 @@ from maskjet.errors import InputError, MissingDependencyError
 from maskjet.outputs import events
 from maskjet.outputs.events import EventDelivery
 from maskjet.outputs.opening import open_sinks
-from maskjet.sources.counts import Count, Event
+from maskjet.sources.counts import Count, CountedFrame, Event
+from maskjet.sources.source import Frame
 from tests.detections.test_detections import tracked_detections
 from tests.outputs.outputs import frames, lines
 
@@ -25,7 +26,8 @@ def counted(count):
     """Frames with an event each."""
     for frame in frames(count):
         event = Event("gate", "out", 7, "car", (3.0, 4.5), 1.5 if frame.index else None)
-        yield replace(frame, counts=[Count("gate", ((0, 0), (9, 9)), {}, {"car": 1}, events=[event])])
+        counts = [Count("gate", ((0, 0), (9, 9)), {}, {"car": 1}, events=[event])]
+        yield CountedFrame(**{each.name: getattr(frame, each.name) for each in fields(Frame)}, counts=counts)
 
 
 @contextmanager

@@ -225,8 +225,8 @@ def _write(
         counting = Counting(run.counters)
     for frame, detections in results:
         if counting is not None:
-            frame = counting.update(frame, detections)
-            summaries[frame.stream].counts = {each.name: each.as_dict() for each in frame.counts}
+            frame = counted = counting.update(frame, detections)
+            summaries[frame.stream].counts = {each.name: each.as_dict() for each in counted.counts}
         try:
             sinks.write(frame, detections)
         except ReaderGoneError:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from maskjet.cli.options import print_result
 from maskjet.host.printing import printable
-from maskjet.sources.counts import describe_count
 
 if TYPE_CHECKING:
     from maskjet.sources.metering import SourceState
@@ -83,6 +82,8 @@ class Summary:
         return sum(source.state == "failed" for source in self.sources)
 
     def __str__(self) -> str:
+        from maskjet.sources.counts import describe_count  # which needs NumPy
+
         state = "failed" if self.error is not None else "interrupted" if self.is_interrupted else "done"
         several = len(self.sources) > 1
         if several and self.failed and state == "done":

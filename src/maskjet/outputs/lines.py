@@ -11,6 +11,7 @@ from maskjet.detections import Detections
 from maskjet.errors import InputError, OutputError
 from maskjet.host.files import TemporaryFile, naming
 from maskjet.outputs.sink import Sink
+from maskjet.sources.counts import counts_of
 from maskjet.sources.frames import Frame
 
 
@@ -85,6 +86,6 @@ class StdoutLines(Sink):
 def line(frame: Frame, detections: Detections) -> str:
     """Encode one frame as a line of JSON."""
     about: dict[str, Any] = {"index": frame.index, "time_s": frame.time_s, "source": frame.source, "name": frame.name}
-    if frame.counts:
-        about["counts"] = {count.name: count.as_dict() for count in frame.counts}
+    if counts := counts_of(frame):
+        about["counts"] = {count.name: count.as_dict() for count in counts}
     return json.dumps(about | detections.as_dict(), allow_nan=False) + "\n"

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from maskjet.errors import InputError, device_error
 from maskjet.sources.colours import PictureFormat
-from maskjet.sources.counts import Count
 from maskjet.sources.decoding import ON_CPU, Decoding, check_decoder
 from maskjet.sources.metering import Meter, SourceState
 from maskjet.sources.selection import EVERYTHING, Selection, select_frames
@@ -51,8 +50,6 @@ class Frame:
     """Name of the image, its path if it has one; for a video, the video's name, "#" and the index."""
     stream: int = 0
     """Index of the frame's source among those read in parallel, from 0."""
-    counts: Sequence[Count] = ()
-    """Counts of lines and zones up to this frame, shown by outputs; see `maskjet.tracking.Counting`."""
 
     @cached_property
     def image(self) -> NDArray[np.uint8]:
