@@ -17,16 +17,21 @@ def check_fraction(name: str, value: Any) -> None:
         raise InputError(f"{name} must be 0..1, got {value}.")
 
 
+def as_int(value: Any) -> Any:
+    """Convert another library's integer to Python's; other values, which a check then refuses, stay as they are."""
+    return value if isinstance(value, bool) or not isinstance(value, Integral) else int(value)
+
+
 def check_whole(name: str, value: object, bounds: tuple[int, int], advice: str = "") -> None:
     """Raise InputError, as of an argument `name`, unless a value is a whole number within (least, most)."""
     least, most = bounds
-    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
+    if type(value) is not int or not least <= value <= most:
         raise InputError(f"{name} must be a whole number from {least} to {most}, got {shown(value)}{advice}.")
 
 
 def check_count(name: str, value: object, least: int = 1) -> None:
     """Raise InputError unless a value is a whole number of at least this."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
 
 

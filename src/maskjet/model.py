@@ -168,7 +168,7 @@ class Model:
             >>> len(few) <= len(model.predict(image))
             True
         """
-        tiling = Tiling(tile, overlap, full)
+        tiling = None if tile is None else Tiling(tile, overlap, full)
         _, postprocessing, pieces = self._choose(threshold, classes, max_detections, tiling, is_weak=weak)
         decoding = choose_for_call(decoder, self.config)
         several = images if isinstance(images, list | tuple) else split_images(images, "images")
@@ -273,7 +273,7 @@ class Model:
         if whole_batches and (drop_late or len(sources) != 1):
             given = "drop_late" if drop_late else f"{len(sources)} sources"
             raise InputError(f"whole_batches must be False with {given}: it is for one source that is not live.")
-        is_tracked, tiling = track is not False, Tiling(tile, overlap, full)
+        is_tracked, tiling = track is not False, None if tile is None else Tiling(tile, overlap, full)
         reported, postprocessing, pieces = self._choose(
             threshold, classes, max_detections, tiling, is_weak=is_tracked or weak
         )
@@ -303,14 +303,14 @@ class Model:
         threshold: Threshold | None,
         classes: Sequence[str] | None,
         max_detections: int | None,
-        tiling: Tiling,
+        tiling: Tiling | None,
         *,
         is_weak: bool,
     ) -> tuple[Postprocessing, Postprocessing, dict[str, Any]]:
         """Choose a call's postprocessing, as reported and as computed, and the functions that cut and merge tiles."""
         reported = self._choices.choose(threshold, classes, max_detections)
         computed = self._choices.with_weak(reported) if is_weak else reported
-        if tiling.tile is None:
+        if tiling is None:
             return reported, computed, {}
         from maskjet.tiling.frames import Tiles
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -44,13 +45,13 @@ class Postprocessing:
     def __post_init__(self) -> None:
         object.__setattr__(self, "thresholds", self.thresholds.where(self.class_map >= 0, _NEVER))
 
-    @property
+    @cached_property  # a stream with a tracker asks for each frame
     def lowest(self) -> float:
         """The lowest threshold."""
         return float(self.thresholds.min())
 
     def count(self, confidence: NDArray[np.float32]) -> int:
-        """How many detections are reported; confidence is float32 [n], weak ones behind the others."""
+        """Count the reported detections; confidence is float32 [n], weak detections behind the others."""
         return min(int(np.count_nonzero(confidence > np.float32(self.lowest))), self.max_detections)
 
 

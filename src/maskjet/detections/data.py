@@ -17,7 +17,7 @@ from maskjet import limits
 from maskjet.checks import check_choice
 from maskjet.detections import pictures
 from maskjet.detections.crops import Background, Shape, cut
-from maskjet.detections.fields import check_array, check_fields, check_finite, masks_of, pick_rows
+from maskjet.detections.fields import check_array, check_fields, check_finite, masks_of, names_of, pick_rows, tracks_of
 from maskjet.detections.fiftyone import make_fiftyone
 from maskjet.detections.json_types import CocoKind, as_dict, to_coco
 from maskjet.detections.json_types import read_fields as json_fields
@@ -87,7 +87,7 @@ class Detections:
 
     def __repr__(self) -> str:
         height, width = self.image_size
-        counts = Counter(self.names()).most_common()
+        counts = Counter(names_of(self)).most_common()
         shown = [f"{count} {printable(name)}" for name, count in counts[:_MOST_CLASSES]]
         if len(counts) > _MOST_CLASSES:
             others = sum(count for _, count in counts[_MOST_CLASSES:])
@@ -124,7 +124,7 @@ class Detections:
             confidence=self.confidence[picked],
             class_id=self.class_id[picked],
             rle=None if self.rle is None else [self.rle[i] for i in picked],
-            **{name: values[picked] for name, values in self.tracks().items()},
+            **{name: values[picked] for name, values in tracks_of(self).items()},
         )
 
     def with_tracks(self, track_id: NDArray[np.int64], track_class_id: NDArray[np.int64] | None = None) -> Detections:
@@ -151,11 +151,7 @@ class Detections:
     @property
     def class_name(self) -> NDArray[np.str_]:
         """NumPy str [n]: the name of each detection's class; `found[found.class_name == "car"]` picks some."""
-        return np.array(self.names(), dtype=np.str_)
-
-    def names(self) -> list[str]:
-        """`class_name` as a list of str; NumPy's type would strip trailing NULs."""
-        return [self.class_names.get(class_id, str(class_id)) for class_id in self.class_id.tolist()]
+        return np.array(names_of(self), dtype=np.str_)
 
     @property
     def area(self) -> NDArray[np.int64]:
@@ -257,13 +253,8 @@ class Detections:
             tracking also track_id and track_class_id, after `smooth` filled: arrays [n], the names a list.
         """
         corners = dict(zip(("x1", "y1", "x2", "y2"), self.xyxy.T.copy(), strict=True))
-        columns = {"class_id": self.class_id.copy(), "class_name": self.names(), "confidence": self.confidence.copy()}
-        return {**columns, **corners, "area": self.area, **self.tracks()}
-
-    def tracks(self) -> dict[str, NDArray[Any]]:
-        """Copies of `track_id`, `track_class_id` and `filled`, by name; those that are None are left out."""
-        fields = {"track_id": self.track_id, "track_class_id": self.track_class_id, "filled": self.filled}
-        return {name: values.copy() for name, values in fields.items() if values is not None}
+        columns = {"class_id": self.class_id.copy(), "class_name": names_of(self), "confidence": self.confidence.copy()}
+        return {**columns, **corners, "area": self.area, **tracks_of(self)}
 
     def to_pandas(self) -> pandas.DataFrame:
         """Convert to a `pandas.DataFrame` with a row per detection, most confident first.

@@ -128,3 +128,14 @@ def masks_of(found: Any, method: str) -> list[dict[str, Any]]:
         raise InputError(f"{method}() needs masks, and a model without a mask head made these detections.")
     masks: list[dict[str, Any]] = found.rle
     return masks
+
+
+def names_of(found: Any) -> list[str]:
+    """`class_name` as a list of str; NumPy's type would strip trailing NULs."""
+    return [found.class_names.get(class_id, str(class_id)) for class_id in found.class_id.tolist()]
+
+
+def tracks_of(found: Any) -> dict[str, NDArray[Any]]:
+    """Copies of `track_id`, `track_class_id` and `filled`, by name; those that are None are left out."""
+    fields = {"track_id": found.track_id, "track_class_id": found.track_class_id, "filled": found.filled}
+    return {name: values.copy() for name, values in fields.items() if values is not None}

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.detections.fields import check_finite, masks_of, to_floats, to_text, to_whole
+from maskjet.detections.fields import check_finite, masks_of, names_of, to_floats, to_text, to_whole, tracks_of
 from maskjet.errors import InputError, translate_errors
 from maskjet.masks import coco_rle
 
@@ -19,12 +19,12 @@ CocoKind = Literal["segm", "bbox"]
 def as_dict(found: Any) -> dict[str, Any]:
     """`Detections` as JSON types; see `Detections.as_dict`."""
     check_finite(found)
-    columns = found.class_id.tolist(), found.names(), found.confidence.tolist(), found.xyxy.tolist()
+    columns = found.class_id.tolist(), names_of(found), found.confidence.tolist(), found.xyxy.tolist()
     entries: list[dict[str, Any]] = [
         {"class_id": class_id, "class_name": name, "confidence": confidence, "xyxy": box}
         for class_id, name, confidence, box in zip(*columns, strict=True)
     ]
-    for name, values in found.tracks().items():
+    for name, values in tracks_of(found).items():
         for entry, value in zip(entries, values.tolist(), strict=True):
             entry[name] = value
     for entry, rle in zip(entries, found.rle or [], strict=False):

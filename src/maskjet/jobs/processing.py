@@ -81,11 +81,12 @@ def process(
         storage.check_unchanged(file)
     names = {str(class_id): name for class_id, name in model.spec.class_names.items()}
     about: dict[str, Any] = {"class_names": names, "segment": segment.as_dict()}
+    threshold = model.tracker().threshold if track else None
     if track:
-        about["track_threshold"] = model.tracker().threshold
+        about["track_threshold"] = threshold
     builder = partial(TableBuilder, with_weak=track, **about)
     if segment.is_video:
-        table = _process_video(segment, model, builder, streaming, every=every, track=track, decoding=decoding)
+        table = _process_video(segment, model, builder, streaming, every=every, threshold=threshold, decoding=decoding)
     else:
         table = _process_images(segment, model, builder, streaming, decoding)
     for file in segment.files:
@@ -100,10 +101,11 @@ def _process_video(
     streaming: dict[str, Any],
     *,
     every: int,
-    track: bool,
+    threshold: float | None,
     decoding: Decoding,
 ) -> pyarrow.Table:
-    (file,), threshold = segment.files, model.tracker().threshold
+    """The table of a video's frames; a threshold parts detections from the weaker ones that a tracker needs."""
+    (file,) = segment.files
 
     def read(path: str, entry: Entry | None) -> pyarrow.Table:
         builder = make_builder()
@@ -111,9 +113,9 @@ def _process_video(
         source = open_part(path, frames, every=every, decoding=decoding)
         if source is None:
             return builder.table()
-        for frame, found in _detect(model, source, streaming | {"weak": track}):
+        for frame, found in _detect(model, source, streaming | {"weak": threshold is not None}):
             weak = None
-            if track:
+            if threshold is not None:
                 is_reported = found.confidence > np.float32(threshold)
                 found, weak = found[is_reported], found[~is_reported]
             builder.add(FoundFrame(file.path, frame.index, frame.time_s, found, weak))

@@ -28,7 +28,7 @@ from maskjet.detections import Detections
 from maskjet.errors import DeviceError, device_error, first_line
 from maskjet.serve import problems
 from maskjet.serve.tickets import Answer, Image, Options, Ticket, WholeJPEG, resolve
-from maskjet.tiling.layout import MOST_AUTO, check_count
+from maskjet.tiling.layout import MOST_AUTO, check_tiles
 
 if TYPE_CHECKING:
     from maskjet.model import Model
@@ -397,7 +397,7 @@ class Dispatcher:
         try:
             options = tickets[0].options
             if options.tiling.tile is not None:
-                check_count(images[0].shape[:2], options.tiling.tile, options.tiling.overlap, MOST_AUTO)
+                check_tiles(images[0].shape[:2], options.tiling.tile, options.tiling.overlap, MOST_AUTO)
             found = self.model.predict(images, **options.arguments())
         except Exception as error:
             self._fail(tickets, error)

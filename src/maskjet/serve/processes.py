@@ -95,7 +95,7 @@ class _Worker:
     """Kind and message of the error that it told."""
 
     def end(self) -> str:
-        """How it ended, for messages."""
+        """Wait for its end; returns a description for messages."""
         how = self.child.end()
         return how if self.failure is None else f"failed: {self.failure[1]}"
 

@@ -53,7 +53,7 @@ class Options:
         """Keyword arguments of `Model.predict`."""
         threshold: Any = dict(self.threshold) if isinstance(self.threshold, tuple) else self.threshold
         fields = {"threshold": threshold, "classes": self.classes, "max_detections": self.max_detections}
-        return fields | vars(self.tiling) | ({"weak": True} if self.weak else {})
+        return fields | vars(self.tiling) | {"weak": self.weak}
 
 
 @dataclass(frozen=True)

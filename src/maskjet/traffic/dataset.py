@@ -10,7 +10,7 @@ from typing import Any, Literal
 import av
 import cv2
 
-from maskjet.checks import check_count
+from maskjet.checks import as_int, check_count
 from maskjet.errors import InputError, OutputError
 from maskjet.host.files import naming, replacing
 from maskjet.masks import coco_rle
@@ -59,7 +59,7 @@ def write_video(
         InputError: An argument is not as above.
         OutputError: A file can't be written.
     """
-    check_count("frames", frames)
+    check_count("frames", as_int(frames))
     if any(side % 2 for side in size_hw):
         raise InputError(f"size_hw must be even for a video, got {size_hw}.")
     street = Street(seed, size_hw, density=density)
@@ -148,7 +148,7 @@ def write_coco(
         InputError: An argument is not as above.
         OutputError: The files can't be written.
     """
-    check_count("images", images)
+    check_count("images", as_int(images))
     if annotations not in ("rle", "polygon"):
         raise InputError(f"annotations must be 'rle' or 'polygon', got {annotations!r}.")
     directory = Path(directory)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import limits
-from maskjet.checks import check_count
+from maskjet.checks import as_int, check_count
 from maskjet.errors import InputError
 from maskjet.traffic import scenery
 from maskjet.traffic.bodies import CLASSES, Body, build_body
@@ -95,7 +95,7 @@ class Street:
         limits.check("image_pixels", math.prod(size_hw), f"size_hw {tuple(size_hw)} has")
         if not density >= 0:
             raise InputError(f"density must be at least 0, got {density}.")
-        check_count("seed", seed, least=0)
+        check_count("seed", as_int(seed), least=0)
         random = np.random.default_rng([seed, 7])
         self.seed = seed
         self._layout = _random_layout(random)
@@ -208,7 +208,7 @@ def sample(seed: int, *, size_hw: tuple[int, int] = (720, 1280)) -> TrafficFrame
         seed: Random seed of the street and the moment, at least 0.
         size_hw: (height, width) in pixels, at least 16 a side.
     """
-    check_count("seed", seed, least=0)
+    check_count("seed", as_int(seed), least=0)
     random = np.random.default_rng([seed, 5])
     street = Street(seed, size_hw, density=float(random.uniform(0.35, 1.4)))
     return street.frame(int(random.integers(0, 100_000)))

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import torch
 
-from maskjet.checks import check_count, check_fraction
+from maskjet.checks import as_int, check_count, check_fraction
 from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.gpu import make_op
@@ -69,12 +69,12 @@ def nms(
             raise InputError(f"{name} must be int32 {shape} on {boxes.device}, got {describe(value)}.")
     check_fraction("iou_threshold", iou_threshold)
     if max_output is not None:
-        check_count("max_output", max_output)
+        check_count("max_output", as_int(max_output))
     kept: Kept = RECORD.choose(implementation, boxes).run(
         boxes.detach(),
         count,
         groups,
-        threshold=round_down(iou_threshold),
+        threshold=round_down(float(iou_threshold)),
         max_output=most if max_output is None else int(max_output),
     )
     return kept

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from maskjet.checks import check_whole
+from maskjet.checks import as_int, check_whole
 from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.masks.coco_rle import RLE, Runs, to_runs
@@ -71,7 +71,7 @@ def paint(
     if not isinstance(colours, torch.Tensor) or colours.dtype != torch.uint8 or colours.shape != (len(masks), 3):
         raise InputError(f"colours must be uint8 [{len(masks)}, 3], one per mask, got {describe(colours)}.")
     for name, value, most in (("opacity", opacity, OPAQUE), ("line", line, WIDEST)):
-        check_whole(name, value, (0, most))
+        check_whole(name, as_int(value), (0, most))
     if out is None:
         out = torch.empty_like(image)
     is_alike = isinstance(out, torch.Tensor) and (out.dtype, out.device) == (image.dtype, image.device)

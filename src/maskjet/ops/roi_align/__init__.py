@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from maskjet.checks import check_count
+from maskjet.checks import as_int, check_count
 from maskjet.config import Implementation
 from maskjet.errors import InputError, translate_errors
 from maskjet.ops.gpu import make_op
@@ -75,7 +75,7 @@ def roi_align(
     if exponents != expected or not exponents[0].is_integer():
         wanted = f"one power of two per level, {len(features)}, each half the one before"
         raise InputError(f"scales must be {wanted}, got {tuple(scales)}.")
-    check_count("size", size)
+    check_count("size", as_int(size))
     pooled: torch.Tensor = RECORD.choose(implementation, first).run(
         list(features), boxes, finest=round(-exponents[0]), size=int(size)
     )

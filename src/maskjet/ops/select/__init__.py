@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from maskjet.checks import check_count
+from maskjet.checks import as_int, check_count
 from maskjet.config import Implementation
 from maskjet.errors import InputError, translate_errors
 from maskjet.ops.canvas import Canvas, check_canvases
@@ -64,10 +64,10 @@ def select(
     _check_predictions(logits, boxes)
     batch, queries, classes = logits.shape
     sizes = check_image_sizes(image_sizes, batch)
-    check_count("max_detections", max_detections)
+    check_count("max_detections", as_int(max_detections))
     check_rows(batch, max_detections)
     if num_select is not None:
-        check_count("num_select", num_select)
+        check_count("num_select", as_int(num_select))
     thresholds = _per_class("threshold", threshold, classes, torch.float32, logits.device)
     mapping = range(classes) if class_map is None else _whole_numbers(class_map)
     selection: Selection = RECORD.choose(implementation, logits).run(
