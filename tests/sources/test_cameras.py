@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import av
 import cv2
@@ -15,9 +16,11 @@ import pytest
 from maskjet.engine.reading import Readers
 from maskjet.errors import FrameError, SourceError
 from maskjet.outputs.opening import open_sinks
-from maskjet.sources import containers, live
+from maskjet.sources import containers, live, videos
+from maskjet.sources.decoding import ON_CPU
 from maskjet.sources.frames import open_source
-from maskjet.sources.source import Frame
+from maskjet.sources.selection import EVERYTHING
+from maskjet.sources.source import Frame, Source
 from maskjet.sources.videos import VideoSource
 from tests.detections.test_detections import some_detections
 from tests.sources.clips import picture
@@ -30,35 +33,27 @@ PATIENCE_S = 60  # far more than anything here takes
 class Camera(VideoSource):
     """A camera whose driver falls silent after some frames, in a way that FFmpeg can't interrupt."""
 
-    frames, gate = 2, None
+    is_live, frames = True, 2
 
-    def _open(self):
-        self._container, self.is_live = self.gate, True
-        return self._frame(0)
+    def __init__(self, url, gate):
+        Source.__init__(self, url)
+        self._video = SimpleNamespace(url=url, decoding=ON_CPU, close=lambda: None)
+        self._selection, self._is_reading, self._gate = EVERYTHING, threading.Lock(), gate
+        self.read_first()
 
-    def _frame(self, index):
-        self.frames_seen = index + 1
-        return Frame(index, index / 10, np.zeros((2, 2, 3), np.uint8), self.name, f"{self.name}#{index}")
-
-    def _next(self):
-        if self.frames_seen == self.frames:
-            with self._is_reading:
-                assert self.gate.wait(PATIENCE_S)
+    def _decode_next(self):
+        if (index := self.frames_seen) == self.frames:
+            assert self._gate.wait(PATIENCE_S)
             return None
-        return self._frame(self.frames_seen)
-
-
-class Gate(threading.Event):
-    def close(self):
-        pass
+        self.frames_seen += 1
+        return Frame(index, index / 10, np.zeros((2, 2, 3), np.uint8), self.name, f"{self.name}#{index}")
 
 
 class TestBlockingCameras:
     @pytest.fixture(autouse=True)
     def gate(self, monkeypatch):
-        gate = Gate()
-        monkeypatch.setattr(Camera, "gate", gate)
-        monkeypatch.setattr(live, "VideoSource", Camera)
+        gate = threading.Event()
+        monkeypatch.setattr(videos, "_open_at", lambda url, *_: Camera(url, gate))
         yield gate
         gate.set()
 
@@ -73,7 +68,7 @@ class TestBlockingCameras:
 
     def test_an_opening_that_blocks(self, gate, monkeypatch):
         monkeypatch.setattr(containers, "READ_TIMEOUT_S", 0.2)
-        monkeypatch.setattr(Camera, "_open", lambda _: gate.wait(PATIENCE_S))
+        monkeypatch.setattr(videos, "_open_at", lambda *_: gate.wait(PATIENCE_S))
         with pytest.raises(SourceError, match="'/dev/video7' can't be read: nothing came for 0 s"):
             open_source("7")
 

@@ -154,7 +154,7 @@ def test_a_failed_device_is_named_and_makes_no_bad_source(monkeypatch):
     assert caught.value.index == 3
     monkeypatch.setattr(conversion, "why_not_kept", lambda _: None)
     with open_source(write("a.mp4")) as source:
-        source._converter._copier = Mock(copy=Mock(side_effect=RuntimeError("error 700")))
+        source._video.converter._copier = Mock(copy=Mock(side_effect=RuntimeError("error 700")))
         with pytest.raises(DeviceError, match=r"The device failed on frame 1 of '.*a.mp4': error 700") as caught:
             list(source)
     assert caught.value.index == 1
@@ -348,7 +348,7 @@ def test_a_decoder_is_alone_while_it_is_made_and_freed(monkeypatch):
 
     monkeypatch.setattr(Decoding, "alone", alone)
     with open_source(write("a.mp4")) as source:
-        decoder = source._stream.codec_context
+        decoder = source._video.stream.codec_context
         until_first = len(times)
         assert until_first > 0
         assert sum(1 for _ in source) == FRAMES

@@ -14,7 +14,7 @@ from av.stream import Disposition
 from PIL import Image as PILImage
 
 from maskjet.errors import InputError, SourceError
-from maskjet.sources import videos as videos_module
+from maskjet.sources import opened_video
 from maskjet.sources.frames import open_source, split_sources
 from maskjet.sources.images import read_image, to_image
 from maskjet.sources.keyframes import cut_video, open_part
@@ -272,14 +272,14 @@ class TestVideos:
     def test_every_frame_is_shown_or_counted_at_its_own_index(self, threads, damaged, monkeypatch):
         path = write_video(Path("v.mp4"), frames=40, size=(96, 128), sound=np.zeros(4 * SOUND_RATE))
         damage(path, *damaged)
-        opened = videos_module.open_container
+        opened = opened_video.open_container
 
         def with_threads(*args, **options):
             container = opened(*args, **options)
             container.streams.video[0].codec_context.thread_count = threads
             return container
 
-        monkeypatch.setattr(videos_module, "open_container", with_threads)
+        monkeypatch.setattr(opened_video, "open_container", with_threads)
         source, frames = read(path)
         shown, bad = [frame.index for frame in frames], [index for index, _ in source.bad_frames]
         assert sorted(shown + bad) == list(range(40))

@@ -8,8 +8,9 @@ from PIL import Image as PILImage
 
 from maskjet.errors import InputError, SourceError
 from maskjet.sources import conversion
-from maskjet.sources.frames import ListSource, VideoSource, open_source
+from maskjet.sources.frames import ListSource, open_source
 from maskjet.sources.selection import BeyondEndError, select_frames
+from maskjet.sources.video_decoder import VideoDecoder
 from tests.sources.clips import assert_same, damage, encode, moving, packets_of, picture, read, write_image, write_video
 
 COUNT = 60
@@ -35,8 +36,8 @@ def whole(clips):
 def test_starting_late_equals_decoding_all(name, skips, whole, monkeypatch):
     path, frames = whole(name)
     assert len(frames) == COUNT
-    decoded, decode = [], VideoSource._decode
-    monkeypatch.setattr(VideoSource, "_decode", lambda *given: decoded.append(given) or decode(*given))
+    decoded, decode = [], VideoDecoder._decode
+    monkeypatch.setattr(VideoDecoder, "_decode", lambda *given: decoded.append(given) or decode(*given))
     for start in (1, 30, 37, 48, 59):
         decoded.clear()
         source, found = read(path, start=start)
@@ -186,7 +187,7 @@ class TestWrongArguments:
 
     def test_a_live_source_has_no_start(self, tmp_path, monkeypatch):
         path = write_video(tmp_path / "v.mp4", frames=6)
-        monkeypatch.setattr("maskjet.sources.videos.is_camera", lambda _: True)
+        monkeypatch.setattr("maskjet.sources.opened_video.is_camera", lambda _: True)
         with pytest.raises(InputError, match=r"start must be 0 for '.*v\.mp4', which is live, got 3"):
             open_source(path, start=3)
         assert [frame.index for frame in open_source(path, every=2, limit=2)] == [0, 2]

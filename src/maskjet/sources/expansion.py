@@ -13,8 +13,9 @@ from maskjet.errors import SourceError
 from maskjet.host.files import path_of_url
 from maskjet.sources.containers import files_of, shown_name, stream_named
 from maskjet.sources.folders import is_image_path, is_video_path, list_folder, match_glob, mode_of_source
-from maskjet.sources.frames import ListSource, VideoSource, open_with, split_sources
+from maskjet.sources.frames import ListSource, open_with, split_sources
 from maskjet.sources.source import Source, UnopenedSource
+from maskjet.sources.videos import open_video_source
 
 
 def expand_sources(source: Any, *, recursive: bool = False) -> list[UnopenedSource]:
@@ -103,4 +104,4 @@ def _wrap_images(paths: Sequence[Path], name: str, root: Path | None) -> list[Un
 
 def _wrap_video(path: Path, root: Path | None) -> UnopenedSource:
     name = str(path)
-    return UnopenedSource(name, [path], lambda how: VideoSource(name, how.selection, how.decoding), root)
+    return UnopenedSource(name, [path], lambda how: open_video_source(name, how.selection, how.decoding), root)

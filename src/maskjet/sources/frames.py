@@ -27,7 +27,7 @@ from maskjet.sources.live import open_stream
 from maskjet.sources.pillow_images import open_with_pillow
 from maskjet.sources.selection import EVERYTHING, BeyondEndError
 from maskjet.sources.source import DEFAULT_OPENING, Frame, Opening, Source, UnopenedSource, check_opening
-from maskjet.sources.videos import VideoSource
+from maskjet.sources.videos import open_video_source
 
 __all__ = [
     "Frame",
@@ -35,7 +35,6 @@ __all__ = [
     "ListSource",
     "Source",
     "UnopenedSource",
-    "VideoSource",
     "kind_of_source",
     "open_source",
     "open_with",
@@ -187,7 +186,7 @@ def _open_path(text: str, opening: Opening, *, recursive: bool = False, is_item:
         if not is_item and text.lower().endswith(".gif"):
             _refuse_animation(Path(text))
         return ImageSource(Path(text), text, opening)
-    return VideoSource(text, opening.selection, opening.decoding)
+    return open_video_source(text, opening.selection, opening.decoding)
 
 
 def _refuse_animation(path: Path) -> None:

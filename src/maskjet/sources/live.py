@@ -16,7 +16,7 @@ from maskjet.sources.containers import cause_of
 from maskjet.sources.metering import SourceState
 from maskjet.sources.selection import EVERYTHING, Selection
 from maskjet.sources.source import DEFAULT_OPENING, Frame, Opening, Source
-from maskjet.sources.videos import VideoSource
+from maskjet.sources.videos import VideoSource, open_video_source
 
 if TYPE_CHECKING:
     from maskjet.sources.fenced_urls import Resolve
@@ -233,7 +233,7 @@ def open_stream(url: str, opening: Opening = DEFAULT_OPENING, resolve: Resolve |
     """
 
     def connect(chosen: Selection) -> VideoSource:
-        return VideoSource(url, chosen, opening.decoding, resolve)
+        return open_video_source(url, chosen, opening.decoding)
 
     first = connect(opening.selection)
     if not (first.is_live and opening.reconnect_for):

@@ -28,7 +28,7 @@ class BeyondEndError(SourceError):
 
 @dataclass(frozen=True)
 class Selection:
-    """Selected frames: those at `start`, `start + every`, ..., at most `limit`."""
+    """Selected frames: those at `start`, `start + every`, ..., before `stop`, at most `limit`."""
 
     every: int = 1
     """Step between selected frames, in frames."""
@@ -40,6 +40,15 @@ class Selection:
     """Largest number of selected frames; None for all."""
     video_stream: int | None = None
     """Number of the video stream to read, among several; None for FFmpeg's choice."""
+    stop: int | None = None
+    """Index before which the selected frames end; None for the end of the source."""
+    phase: int | None = None
+    """Index from which `every` counts, in both directions; None for the first selected frame."""
+
+    @property
+    def first(self) -> int:
+        """Index of the first selected frame; 0 if `start_s` is set."""
+        return self.start if self.phase is None else self.start + (self.phase - self.start) % self.every
 
     @property
     def starts_late(self) -> bool:
@@ -52,8 +61,8 @@ class Selection:
         return str(self.start) if self.start_s is None else f"{self.start_s:g}s"
 
     def has(self, index: int) -> bool:
-        """Whether the frame with this index is selected, ignoring the limit."""
-        return index >= self.start and (index - self.start) % self.every == 0
+        """Whether the frame with this index is selected, ignoring `stop` and the limit."""
+        return index >= self.first and (index - self.first) % self.every == 0
 
     def is_late_enough(self, seconds: float) -> bool:
         """Whether a frame this long after the source's first is at `start_s` or later."""
@@ -61,9 +70,10 @@ class Selection:
 
     def count(self, length: int | None) -> int | None:
         """Number of selected frames in a source of this length; None if the length is unknown."""
-        if length is None:
+        end = length if self.stop is None else self.stop
+        if end is None:
             return None
-        count = max(-(-(length - self.start) // self.every), 0)
+        count = len(range(self.first, end, self.every))
         return count if self.limit is None else min(count, self.limit)
 
     def within(self, first: int, given: int) -> Selection:

@@ -1,0 +1,85 @@
+"""Open a video where it is decoded: on the CPU, or on a GPU if that can decode it bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import av
+
+from maskjet.errors import SourceError, UnsupportedError
+from maskjet.sources.containers import cause_of, is_camera, is_stream, open_container, video_of
+from maskjet.sources.conversion import PictureConverter
+from maskjet.sources.decoding import ON_CPU, Decoding, why_not_decoded
+
+
+@dataclass(eq=False)
+class OpenedVideo:
+    """An opened container, its video stream, and where that is decoded."""
+
+    url: str
+    """Path, device file or URL."""
+    number: int | None
+    """Number of the video stream, see `video_of`."""
+    container: av.container.InputContainer
+    """The container."""
+    stream: av.VideoStream
+    """The video stream to decode."""
+    decoding: Decoding
+    """Device that decodes: `ON_CPU`, or a GPU."""
+    converter: PictureConverter
+    """Converter of the decoder's pictures."""
+    fallback: str | None
+    """Why the CPU decodes although the GPU was to do it; None if it does not."""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether frames arrive in real time."""
+        return is_camera(self.url) or (is_stream(self.url) and self.container.duration is None)
+
+    def close(self) -> None:
+        """Close the container and drop the reference to its stream, which keeps the decoder; may be called twice."""
+        self.container.close()
+        vars(self).pop("stream", None)
+
+
+def open_video(url: str, number: int | None = None, decoding: Decoding = ON_CPU) -> OpenedVideo:
+    """Open a video on the device that is to decode it; for a GPU, a file is opened twice.
+
+    Raises:
+        SourceError: It can't be opened, or as `open_container`.
+    """
+    if decoding.device == "cpu":
+        return _open_on_cpu(url, number)
+    if is_stream(url):
+        return _open_on_gpu(url, number, decoding) if decoding.is_worth_it() else _open_on_cpu(url, number)
+    video = _open_on_cpu(url, number)
+    context = video.stream.codec_context
+    if decoding.is_worth_it(context.width, context.height):
+        video.fallback = why_not_decoded(context)
+        if video.fallback is None:
+            video.close()
+            return _open_on_gpu(url, number, decoding)
+    return video
+
+
+def _open_on_cpu(url: str, number: int | None, fallback: str | None = None) -> OpenedVideo:
+    container = open_container(url, number=number)
+    stream = video_of(container, number)
+    return OpenedVideo(url, number, container, stream, ON_CPU, PictureConverter("cpu"), fallback)
+
+
+def _open_on_gpu(url: str, number: int | None, decoding: Decoding) -> OpenedVideo:
+    """Open a video for a GPU, or for the CPU if the GPU can't decode it."""
+    try:
+        with decoding.accelerated() as hwaccel:
+            converter = PictureConverter(decoding.device)
+            container = open_container(url, hwaccel, number=number)
+    except (SourceError, UnsupportedError, RuntimeError) as error:
+        return _open_on_cpu(url, number, f"the GPU's decoder can't be opened: {cause_of(error)}")
+    stream = video_of(container, number)
+    why_not = why_not_decoded(stream.codec_context)
+    if why_not is not None:
+        container.close()
+        return _open_on_cpu(url, number, why_not)
+    stream.codec_context.thread_count = 1
+    return OpenedVideo(url, number, container, stream, decoding, converter, None)
