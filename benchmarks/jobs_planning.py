@@ -11,7 +11,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from maskjet.jobs.folders import LocalFolder
+from maskjet.jobs.folders import Folder
 from maskjet.jobs.manifest import Plan
 from maskjet.jobs.planning import plan
 from maskjet.jobs.segments import Settings
@@ -26,7 +26,7 @@ def main(folder: str, out: str) -> None:
     plan_s = time.monotonic() - begin
     begin = time.monotonic()
     segments = plan(folder, recursive=True)
-    with closing(Plan(LocalFolder(out), segments, Settings().identity(None))) as planned:
+    with closing(Plan(Folder(out), segments, Settings().identity(None))) as planned:
         count = sum(task is not None for task in planned.read())
     job_s = time.monotonic() - begin
     report = {

@@ -18,7 +18,7 @@ from maskjet.config import EngineConfig
 from maskjet.errors import CheckpointError, DeviceError, OutputError, SourceError
 from maskjet.host import devices
 from maskjet.jobs import driver, local
-from maskjet.jobs.folders import open_folder
+from maskjet.jobs.folders import Folder
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.rows import metadata
 from maskjet.jobs.segments import Settings
@@ -196,7 +196,7 @@ def test_results_in_a_store(streets, expected, tmp_path, remote_out, capsys):
     code, _, told = job(capsys, streets, remote_out)
     assert code == 1
     assert f"0 written, {len(expected)} existed before" in told
-    folder = open_folder(remote_out)
+    folder = Folder(remote_out)
     assert f"1 file or frame failed: see {folder.name('failures.jsonl')}\n" in told
     assert json.loads(folder.read("failures.jsonl"))["what"] == str(streets / "5.png")
     lines = tmp_path / "found.jsonl"

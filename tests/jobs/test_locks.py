@@ -8,24 +8,24 @@ import sys
 import pytest
 
 from maskjet.errors import OutputError
-from maskjet.jobs.folders import LOCK, LocalFolder, open_folder
+from maskjet.jobs.folders import LOCK, Folder
 from maskjet.jobs.work import Worker, parse_answer
 from tests.jobs.making import run_driver
 from tests.jobs.test_job import contents
 
 HOLDING = """
 import sys
-from maskjet.jobs.folders import open_folder
+from maskjet.jobs.folders import Folder
 
-with open_folder(sys.argv[1]).lock(""):
+with Folder(sys.argv[1]).lock(""):
     print(1, flush=True)
     input()
 """
 
 
 def test_two_drivers_do_not_share_a_folder(tmp_path):
-    folder = LocalFolder(str(tmp_path))
-    used = f"out must not be in use, .*: process {os.getpid()} on "
+    folder = Folder(str(tmp_path))
+    used = f"out must not be in use, .*: process '{os.getpid()} on .*' works on it"
     with folder.lock(""), pytest.raises(OutputError, match=used), folder.lock(""):
         pass
     with folder.lock(""):
@@ -34,10 +34,10 @@ def test_two_drivers_do_not_share_a_folder(tmp_path):
 
 @pytest.mark.slow
 def test_the_lock_ends_with_its_process(tmp_path):
-    folder, pipe = LocalFolder(str(tmp_path)), subprocess.PIPE
+    folder, pipe = Folder(str(tmp_path)), subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", HOLDING, tmp_path], stdin=pipe, stdout=pipe, text=True) as other:
         assert other.stdout.readline() == "1\n"
-        with pytest.raises(OutputError, match=f"process {other.pid} on"), folder.lock(""):
+        with pytest.raises(OutputError, match=f"process '{other.pid} on"), folder.lock(""):
             pass
         other.send_signal(signal.SIGKILL)
         other.wait()
@@ -46,12 +46,12 @@ def test_the_lock_ends_with_its_process(tmp_path):
 
 
 def test_a_folder_that_cannot_be_made_and_a_lock_that_says_nothing(tmp_path):
-    folder = LocalFolder(str(tmp_path))
+    folder = Folder(str(tmp_path))
     with folder.lock(""):
-        (tmp_path / LOCK).write_text("[]")
-        with pytest.raises(OutputError, match="is: another process works on it"), folder.lock(""):
+        (tmp_path / LOCK).write_bytes(b"\xff\n" * 1000)
+        with pytest.raises(OutputError, match=r"is: process '\ufffd.{1,300}' works on it"), folder.lock(""):
             pass
-    below = LocalFolder(str(tmp_path / LOCK / "out"))
+    below = Folder(str(tmp_path / LOCK / "out"))
     with pytest.raises(OutputError, match=rf"out must be writable, .*{LOCK}/out' is not"), below.lock(""):
         pass
 
@@ -79,5 +79,5 @@ def test_a_later_job_in_a_store_takes_over(streets, whole, remote_out):
         run_driver(streets, remote_out, lambda orders: Here(orders, take_over))
     assert (later[0].done, later[0].skipped, later[0].failures) == (8, 1, 1)
     assert contents(remote_out).keys() == contents(whole).keys()
-    (failure,) = LocalFolder(str(whole)).read("failures.jsonl").splitlines()
-    assert open_folder(remote_out).read("failures.jsonl").splitlines() == [failure]
+    (failure,) = Folder(str(whole)).read("failures.jsonl").splitlines()
+    assert Folder(remote_out).read("failures.jsonl").splitlines() == [failure]

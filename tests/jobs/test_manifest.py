@@ -10,7 +10,7 @@ import pytest
 
 from maskjet.errors import SourceError
 from maskjet.jobs import manifest
-from maskjet.jobs.folders import open_folder
+from maskjet.jobs.folders import Folder
 from maskjet.jobs.manifest import FAILURES, Failures, Plan, note_failures
 from maskjet.jobs.parts import MANIFEST
 from maskjet.jobs.rows import METADATA_KEY, SCHEMA, schema
@@ -29,7 +29,7 @@ def folder(any_out, tmp_path, monkeypatch):
     monkeypatch.setattr(manifest, "_SAVE_S", 0.0)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "drafts"))
     (tmp_path / "drafts").mkdir()
-    yield open_folder(any_out)
+    yield Folder(any_out)
     assert not list((tmp_path / "drafts").iterdir())
 
 
@@ -188,7 +188,7 @@ def test_failures_of_what_is_no_longer_planned_are_forgotten(folder):
 
 
 def test_failures_are_written_now_and_then(any_out, monkeypatch):
-    folder = open_folder(any_out)
+    folder = Folder(any_out)
     written = []
     monkeypatch.setattr(folder, "write", lambda place, data: written.append((place, data.count(b"\n"))))
     failures = Failures(folder)

@@ -19,7 +19,7 @@ from pyarrow import parquet
 from maskjet.errors import InputError, OutputError, SourceError
 from maskjet.host.files import TemporaryFile
 from maskjet.jobs import folders
-from maskjet.jobs.folders import RemoteFolder, open_folder
+from maskjet.jobs.folders import Folder
 from maskjet.jobs.merging import merge
 from maskjet.jobs.parts import FOLDER, Parts
 from maskjet.jobs.segments import digest
@@ -73,8 +73,8 @@ def test_parts_are_found(out):
 
 
 def test_each_folder_of_a_store_is_listed_once(tmp_path, monkeypatch):
-    listed, names = [], RemoteFolder.names
-    monkeypatch.setattr(RemoteFolder, "names", lambda folder, name: listed.append(name) or names(folder, name))
+    listed, names = [], Folder.names
+    monkeypatch.setattr(Folder, "names", lambda folder, name: listed.append(name) or names(folder, name))
     parts, noise = Parts(f"file://{tmp_path}"), random.Random(0)
     for _ in range(20):
         for _ in range(256):
@@ -116,7 +116,7 @@ def test_an_error_at_the_end_leaves_nothing(tmp_path, monkeypatch, fails):
     assert files(tmp_path) == []
 
 
-def test_file_and_folders_are_synced_in_order(tmp_path, monkeypatch):
+def test_a_file_is_synced_before_it_gets_its_name(tmp_path, monkeypatch):
     happened, fsync, replace = [], os.fsync, Path.replace
 
     def sync(fd):
@@ -126,7 +126,7 @@ def test_file_and_folders_are_synced_in_order(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(Path, "replace", lambda path, to: happened.append("renamed") or replace(path, to))
     Parts(str(tmp_path)).write(A, table_of(*made_up()))
-    assert happened == [f"parts/ab/{A}.partial", "renamed", "parts/ab", "parts", "."]
+    assert happened == [f"parts/ab/{A}.partial", "renamed"]
 
 
 def test_a_store_that_breaks_leaves_nothing(tmp_path, monkeypatch):
@@ -141,7 +141,7 @@ def test_a_store_that_breaks_leaves_nothing(tmp_path, monkeypatch):
     parts = Parts(f"file://{tmp_path}")
     system = SimpleNamespace(open=Stream, rm_file=os.unlink)
     monkeypatch.setattr(parts._folder, "_system", system)
-    with pytest.raises(OutputError, match=f"out must be writable, 'file://.*{A}.parquet' is not: the cable was"):
+    with pytest.raises(OutputError, match=f"out must be reachable, 'file://.*{A}.parquet' is not: the cable was"):
         parts.write(A, table_of(*made_up()))
     assert files(tmp_path) == []
 
@@ -163,11 +163,11 @@ def test_an_upload_that_breaks_off_in_the_middle_leaves_nothing(remote_out, monk
     monkeypatch.setattr(models.S3Backend, "upload_part", break_off)
     place, size = f"parts/ab/{A}.parquet", 30 << 20  # three parts of a multipart upload
     if how == "fails":
-        with pytest.raises(OutputError, match=r"out must be writable, .* is not: .* InvalidPart"):
-            open_folder(remote_out).write(place, bytes(size))
+        with pytest.raises(OutputError, match=r"out must be reachable, .* is not: .* InvalidPart"):
+            Folder(remote_out).write(place, bytes(size))
     else:
-        program = "import sys; from maskjet.jobs.folders import open_folder; "
-        program += "open_folder(sys.argv[1]).write(sys.argv[2], bytes(int(sys.argv[3])))"
+        program = "import sys; from maskjet.jobs.folders import Folder; "
+        program += "Folder(sys.argv[1]).write(sys.argv[2], bytes(int(sys.argv[3])))"
         with subprocess.Popen([sys.executable, "-c", program, remote_out, place, str(size)]) as process:
             assert came.wait(60)
             process.kill()
@@ -193,7 +193,7 @@ def test_what_a_killed_run_leaves_is_not_read_and_is_removed(tmp_path, monkeypat
     parts.write(A, table)  # another name, as the first file may be in use
     (tmp_path / "parts" / "notes.partial").write_text("not ours")
     for folder in (tmp_path, tmp_path / "nowhere"):
-        open_folder(str(folder)).clean(FOLDER)
+        Folder(str(folder)).clean(FOLDER)
     assert files(tmp_path) == [f"parts/ab/{A}.parquet", "parts/notes.partial"]
 
 
@@ -287,6 +287,8 @@ def test_parts_in_s3(remote_out):
     parts.write(name, table)
     assert [Parts(remote_out).had(each) for each in (name, A)] == [True, False]
     assert read_part(remote_out, name).equals(table, check_metadata=True)
-    open_folder(remote_out).clean(FOLDER)  # nothing is left of others
-    with pytest.raises(OutputError, match="out must be writable, 's3://nowhere/parts/ab/"):
+    Folder(remote_out).clean(FOLDER)  # nothing is left of others
+    Folder("s3://bucket").write("a/b", b"1")
+    assert Folder("s3://bucket/a").read("b") == b"1"
+    with pytest.raises(OutputError, match=r"out must be reachable, 's3://nowhere/parts/ab/.*NO_SUCH_BUCKET"):
         Parts("s3://nowhere").write(A, table)

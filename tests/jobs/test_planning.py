@@ -279,9 +279,9 @@ class TestNothingTwice:
         given = ["a2.jpg", tree / "a2.jpg", f"file://{tree}/a2.jpg", "b/../a2.jpg", tmp_path / "link.jpg", "l.txt"]
         assert files(plan(given)) == [f"{tree}/a2.jpg", f"{tree}/1.png"]
 
-    def test_a_file_given_by_name_keeps_its_place_beside_its_folder(self, tree):
+    def test_a_file_given_by_name_and_in_its_folder(self, tree):
         given = [tree / "b", tree / "b" / "2.png"]
-        assert files(plan(given), tree) == ["b/v.mp4", "b/1.png", "b/10.png", "b/2.png"]
+        assert files(plan(given), tree) == ["b/v.mp4", "b/1.png", "b/2.png", "b/10.png"]
         assert files(plan(given[::-1]), tree) == ["b/v.mp4", "b/2.png", "b/1.png", "b/10.png"]
         assert ".hidden.jpg" in files(plan([tree, tree / ".hidden.jpg"]), tree)
         assert len(files(plan([tree / "c.d" / "e" / "1.png", tree / "c.d" / "e"]))) == 1  # a folder that is not empty

@@ -14,7 +14,7 @@ import pytest
 from maskjet.errors import UnsupportedError
 from maskjet.jobs import local
 from maskjet.jobs import ray as jobs_ray
-from maskjet.jobs.folders import open_folder
+from maskjet.jobs.folders import Folder
 from maskjet.jobs.manifest import FAILURES
 from maskjet.jobs.parts import Parts
 from tests import ray_cluster
@@ -150,7 +150,7 @@ def test_actors_and_a_node_that_are_killed_lose_nothing_but_a_segment_that_kills
     assert list(planned(remote_out).items()) == list(parts.items())
     killer = parts.pop(str(streets / "2.png"))
     assert_same(remote_out, whole, parts.values())
-    failures = [json.loads(line) for line in open_folder(remote_out).read(FAILURES).splitlines()]
+    failures = [json.loads(line) for line in Folder(remote_out).read(FAILURES).splitlines()]
     assert {failure["what"] for failure in failures} == {str(streets / "2.png"), str(streets / "5.png")}
     lost = {"part": killer, "what": str(streets / "2.png"), "reason": "its worker died 2 times"}
     assert lost in failures

@@ -14,7 +14,7 @@ from maskjet.errors import CheckpointError, DeviceError, MaskjetError, OutputErr
 from maskjet.host import devices as machines
 from maskjet.jobs import ray as jobs_ray
 from maskjet.jobs import work, worker
-from maskjet.jobs.folders import LOCK, open_folder
+from maskjet.jobs.folders import LOCK, Folder
 from maskjet.jobs.local import LocalWorkers, StartedWorker
 from maskjet.jobs.manifest import note_failures
 from maskjet.jobs.segments import Settings, digest
@@ -32,7 +32,7 @@ class Working:
     """A worker whose segments end as a function says."""
 
     def __init__(self, out, process):
-        open_folder(out).write(LOCK, b"this run")
+        Folder(out).write(LOCK, b"this run")
         self.orders = {"settings": Settings().as_dict(), "device": "cpu", "streams": 2, "out": out}
         self.orders |= {"facts": {"version": __version__, "settings": SETTINGS}, "run": "this run"}
         self.times, self._process = 0, process
@@ -98,7 +98,7 @@ def test_a_gpu_that_is_not_here_decodes_no_jpegs():
 
 
 def test_what_an_attempt_before_has_noted_is_replaced(working, any_out):
-    folder = open_folder(any_out)
+    folder = Folder(any_out)
     note_failures(folder, PART, [("a.mp4#1", "broken")])
     Worker(working(lambda: table_of(SEGMENT, FRAMES)).orders).do(PART, SEGMENT, is_again=True)
     assert folder.read(f"failed/{PART}") == b""

@@ -280,7 +280,7 @@ def _showing() -> Iterator[Any]:
 
 
 def _summary(found: Progress, out: str) -> str:
-    from maskjet.jobs.folders import open_folder
+    from maskjet.jobs.folders import Folder
     from maskjet.jobs.manifest import FAILURES
 
     rate = f", {found.frames / found.seconds:.1f} frames/s" if found.frames and found.seconds else ""
@@ -290,7 +290,7 @@ def _summary(found: Progress, out: str) -> str:
     ]
     if found.failures:
         what = "file or frame" if found.failures == 1 else "files or frames"
-        lines.append(f"{found.failures:,} {what} failed: see {open_folder(out).name(FAILURES)}")
+        lines.append(f"{found.failures:,} {what} failed: see {Folder(out).name(FAILURES)}")
     if not found.is_planned or found.done + found.skipped + found.failed < found.planned:
         lines.append("not all is done: run the same command again")
     return "\n".join(lines)

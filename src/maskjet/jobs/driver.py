@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from maskjet.jobs.folders import open_folder
+from maskjet.jobs.folders import Folder
 from maskjet.jobs.manifest import Failures, Plan
 from maskjet.jobs.parts import FOLDER, Parts
 from maskjet.jobs.segments import Segment, Settings
@@ -83,7 +83,7 @@ def run(
         MaskjetError: A source does not exist, or workers can't start.
     """
     began, progress = time.monotonic(), Progress()
-    folder, parts = open_folder(out), Parts(out)
+    folder, parts = Folder(out), Parts(out)
     number = uuid.uuid4().hex
     with folder.lock(number):
         folder.clean(FOLDER)

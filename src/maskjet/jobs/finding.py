@@ -7,8 +7,7 @@ import glob
 import hashlib
 import os
 import posixpath
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +22,6 @@ from maskjet.sources.containers import is_camera, shown_name
 from maskjet.sources.folders import in_order, is_image_path, is_video_path, is_visible, walk
 
 _LONGEST_LINE = 1 << 16  # bytes; a file with a longer one is no list
-
-_Filter = Callable[[str], bool]
 
 
 @dataclass(frozen=True)
@@ -54,8 +51,7 @@ class Finder:
 
     def __init__(self, sources: Any, *, recursive: bool) -> None:
         self._sources, self._recursive = list[str](), recursive
-        self._named: dict[int, bool] = {}  # hash of each file given by name: was it yielded?
-        self._taken: dict[str, list[_Filter]] = {}  # by folder: filters of the names that were yielded
+        self._seen: set[int] = set()  # hashes of the files found, but for a single folder, which has none twice
         if isinstance(sources, str | os.PathLike | int):
             sources = [sources]
         if not isinstance(sources, Iterable) or isinstance(sources, bytes):
@@ -91,66 +87,54 @@ class Finder:
         """Check that a source exists and, if it is a local folder or glob, has files."""
         is_remote = storage.is_remote(text)
         if is_line and is_remote:
-            storage.resolve(text)
-        # A request for each object of a list would take as long as the job.
-        kind = "file" if is_line and is_remote else _kind_of(text)
-        if kind is None:
+            storage.resolve(text)  # a request for each object of a list would take as long as the job
+        elif (kind := _kind_of(text)) is None:
             raise SourceError(f"source must exist, {shown_name(text)!r} does not.")
-        if kind == "file":
-            self._named[_hash(text)] = False
-        elif not is_remote:
+        elif kind != "file" and not is_remote:
             next(Finder(text, recursive=self._recursive)._find(text))
 
     def _find(self, text: str) -> Iterator[Found]:
-        """Yield the files of a file, folder or glob."""
+        """Yield the files of a file, folder or glob that were not found before: of each folder images, then videos."""
         kind = _kind_of(text)
         if kind is None or kind == "file":
-            if not self._named.get(_hash(text)):
-                self._named[_hash(text)] = True
-                yield _describe(text, _split(text)[-1])
+            if self._is_new(_identity(text)):
+                yield _describe(text)
             return
+        has_one_folder = kind == "folder" and self._sources == [text]
         is_empty = True
-        folder, *components = [text] if kind == "folder" else _split(text)
-        for each, files, wanted in self._match(folder, components):
-            is_empty = is_empty and not any(map(wanted, files))
-            yield from self._take(each, files, wanted)
+        for folder, files in self._match(*((text, []) if kind == "folder" else _split_glob(text))):
+            is_empty = is_empty and not files
+            real = _identity(folder)
+            for name in sorted(in_order(files), key=is_image_path, reverse=True):
+                if has_one_folder or self._is_new(posixpath.join(real, name)):
+                    yield _describe(posixpath.join(folder, name), files[name])
         if is_empty and kind == "glob":
             raise SourceError(f"source must be a glob that matches files, {shown_name(text)!r} has none.")
         if is_empty:
             hint = "" if self._recursive else "; its sub-folders are searched only if asked to"
             raise SourceError(f"source must be a folder with images or videos, {shown_name(text)!r} has none{hint}.")
 
-    def _take(self, folder: str, files: Files, wanted: _Filter) -> Iterator[Found]:
-        """Yield the files of a folder that were not yielded before: images first, then videos."""
-        taken = self._taken.setdefault(_identity(folder), [])
-        names = in_order(name for name in files if wanted(name) and not any(each(name) for each in taken))
-        taken.append(wanted)
-        names.sort(key=is_image_path, reverse=True)
-        for name in names:
-            path = posixpath.join(folder, name)
-            if not self._named or _hash(path) not in self._named:
-                yield _describe(path, name, files[name])
+    def _is_new(self, path: str) -> bool:
+        count = len(self._seen)
+        self._seen.add(hash_path(path))
+        return len(self._seen) > count
 
-    def _match(self, folder: str, components: Sequence[str]) -> Iterator[tuple[str, Files, _Filter]]:
-        """Yield folders that match a glob's path components, with their files and a filter for names."""
-        if not components or components[0] == "**":
-            recursive = self._recursive or bool(components)
+    def _match(self, folder: str, patterns: Sequence[str]) -> Iterator[tuple[str, Files]]:
+        """Yield the folders that match a glob's path components, each with its files that match."""
+        if not patterns or patterns[0] == "**":
+            recursive = self._recursive or bool(patterns)
             for path, files in walk(folder, storage.list_folder, recursive=recursive, identify=_identity):
-                if components[1:]:
-                    yield from self._match(path, components[1:])
+                if patterns[1:]:
+                    yield from self._match(path, patterns[1:])
                 else:
-                    yield path, files, is_visible if components else _is_listed
+                    is_wanted = is_visible if patterns else _is_listed
+                    yield path, {name: file for name, file in files.items() if is_wanted(name)}
             return
-        name, *rest = components
-        if glob.has_magic(name):
-            wanted, (files, folders) = _matching(name), storage.list_folder(folder)
-        else:
-            kind, _ = storage.look(posixpath.join(folder, name)) or (None, None)
-            wanted, files, folders = name.__eq__, {name: None} if kind == "file" else {}, [name] * (kind == "folder")
-        if not rest:
-            yield folder, files, wanted
-        for each in in_order(filter(wanted, folders)):
-            yield from self._match(posixpath.join(folder, each), rest)
+        files, folders = storage.list_folder(folder)
+        if not patterns[1:]:
+            yield folder, {name: files[name] for name in files if _is_match(name, patterns[0])}
+        for each in in_order(name for name in folders if _is_match(name, patterns[0])):
+            yield from self._match(posixpath.join(folder, each), patterns[1:])
 
 
 def _absolute(text: str, base: str) -> str:
@@ -175,17 +159,16 @@ def _absolute(text: str, base: str) -> str:
 def _kind_of(text: str) -> str | None:
     """Whether a source is a file, folder or glob; None if it does not exist."""
     kind, _ = storage.look(text) or (None, None)
-    return kind or ("glob" if any(map(glob.has_magic, _split(text)[1:])) else None)
+    return kind or ("glob" if _split_glob(text)[1] else None)
 
 
-def _split(text: str) -> list[str]:
-    """Root of a path or URL, and the path components below it."""
-    root, path = storage.split_url(text) if storage.is_remote(text) else ("/", text)
-    return [root, *filter(None, path.split("/"))]
-
-
-def _hash(path: str) -> int:
-    return hash_path(_identity(path))
+def _split_glob(text: str) -> tuple[str, list[str]]:
+    """Split a path or URL into a folder and the path components from the first pattern on, if any."""
+    folder, path = storage.split_url(text) if storage.is_remote(text) else ("/", text)
+    components = list(filter(None, path.split("/")))
+    while components and not glob.has_magic(components[0]):
+        folder = posixpath.join(folder, components.pop(0))
+    return folder, components
 
 
 def _identity(path: str) -> str:
@@ -194,7 +177,7 @@ def _identity(path: str) -> str:
 
 
 def _is_list(text: str) -> bool:
-    return _split(text)[-1].lower().endswith(".txt")
+    return text.rstrip("/").lower().endswith(".txt")
 
 
 def _read_list(file: SourceFile) -> Iterator[tuple[str, str]]:
@@ -231,9 +214,9 @@ def _naming(origin: str) -> Iterator[None]:
         raise type(error)(f"{origin}{error}") from error
 
 
-def _describe(path: str, name: str, file: SourceFile | None = None) -> Found:
+def _describe(path: str, file: SourceFile | None = None) -> Found:
     """Read a file's size and time; on failure it counts as missing, so that processing reports the reason."""
-    is_video = not is_image_path(name)
+    is_video = not is_image_path(path)
     with suppress(SourceError):
         file = file or storage.describe(path)
         if file is not None:
@@ -246,7 +229,6 @@ def _is_listed(name: str) -> bool:
     return is_visible(name) and (is_image_path(name) or is_video_path(name))
 
 
-def _matching(pattern: str) -> _Filter:
-    """Filter for a path component of a glob; hidden names match only patterns that begin with a dot."""
-    match, is_of_hidden = re.compile(fnmatch.translate(pattern)).match, pattern[0] == "."
-    return lambda name: match(name) is not None and (is_of_hidden or is_visible(name))
+def _is_match(name: str, pattern: str) -> bool:
+    """Whether a name matches a path component of a glob; hidden names match only patterns that begin with a dot."""
+    return fnmatch.fnmatchcase(name, pattern) and (pattern[0] == "." or is_visible(name))

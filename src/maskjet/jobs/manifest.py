@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from maskjet.jobs.rows import metadata
 from maskjet.jobs.segments import Segment, digest
 
 FAILURES, NOTES = "failures.jsonl", "failed"
+_BLOCK = 8 << 20  # bytes of the plan copied at a time
 _GLANCE_S = 0.02  # polling interval of the plan's reader
 _PATIENCE_S = 2.0  # for the planning thread to end
 _SAVE_S = 5.0  # how often failures are written
@@ -25,8 +28,8 @@ _SAVE_S = 5.0  # how often failures are written
 class Plan:
     """The manifest of a job: planned and written by one thread, meanwhile read by another.
 
-    A local temporary file is the queue between them and, once complete, becomes segments.jsonl, which `merge` follows.
-    So memory does not grow with the number of segments, which are found as they are iterated over.
+    A local file without a name is the queue between them and, once complete, copied to segments.jsonl, which `merge`
+    follows. So memory does not grow with the number of segments, which are found as they are iterated over.
     """
 
     def __init__(self, folder: Folder, segments: Iterable[Segment], identity: Mapping[str, Any]) -> None:
@@ -37,24 +40,24 @@ class Plan:
         """Whether planning is complete."""
         self._error: BaseException | None = None
         self._is_stopped = False
-        self._temporary = folder.open_temporary(MANIFEST)
-        path = Path(self._temporary.name)
-        with naming(str(path)):
-            self._reader = path.open("rb")  # opened before the file is renamed
+        with naming(*folder.scratch):
+            self._lines = tempfile.TemporaryFile(dir=folder.scratch[0])  # noqa: SIM115 - `_write` closes it
+            self._reader = Path(f"/proc/self/fd/{self._lines.fileno()}").open("rb")  # noqa: SIM115 - as `close` does
         self._thread = threading.Thread(target=self._write, name="maskjet-plan", daemon=True)
         self._thread.start()
 
     def _write(self) -> None:
         try:
-            with naming(self._temporary.name), self._temporary:
+            with naming(*self._folder.scratch), self._lines as lines:
                 for segment in self._segments:
                     if self._is_stopped:
                         return
                     line = {"part": digest(segment, self._identity), "segment": segment.as_dict()}
-                    self._temporary.write(json.dumps(line).encode() + b"\n")
-                    self._temporary.flush()
+                    lines.write(json.dumps(line).encode() + b"\n")
+                    lines.flush()
                     self.planned += 1
-                self._folder.publish(self._temporary, MANIFEST)
+                lines.seek(0)
+                self._folder.write(MANIFEST, iter(partial(lines.read, _BLOCK), b""))
                 self.is_complete = True
         except BaseException as error:  # raised again in `read`
             self._error = error
@@ -65,7 +68,7 @@ class Plan:
         Raises:
             MaskjetError: Planning failed.
         """
-        with naming(self._temporary.name), self._reader as file:
+        with naming(*self._folder.scratch), self._reader as file:
             seen = 0
             while True:
                 is_alive = self._thread.is_alive()
@@ -128,7 +131,7 @@ class Failures:
     def finish(self, parts: Parts, *, plan_is_complete: bool) -> None:
         """Write the log, without segments dropped from a complete plan; failed/ keeps those that have a part."""
         self._write(sorted(self._current if plan_is_complete else self._by_part))
-        self._folder.remove_folder(NOTES)
+        self._folder.remove(NOTES)
         if plan_is_complete:
             for part in filter(parts.had, self._by_part.keys() - self._current):  # a later plan may contain it again
                 note_failures(self._folder, part, self._by_part[part].items())

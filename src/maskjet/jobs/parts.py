@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from maskjet.errors import InputError, SourceError, translate_errors
-from maskjet.jobs.folders import open_folder
+from maskjet.jobs.folders import Folder
 from maskjet.jobs.rows import arrow, metadata
 from maskjet.jobs.segments import Segment
 
@@ -31,13 +31,13 @@ class Parts:
     if a part that is read is not there, or damaged.
 
     Raises:
-        InputError: It is a URL that `open_folder` refuses.
+        InputError: It is a URL that `Folder` refuses.
         MissingDependencyError: pyarrow is not installed.
     """
 
     def __init__(self, out: str) -> None:
         arrow()
-        self._folder = open_folder(out)
+        self._folder = Folder(out)
 
     def path_of(self, digest: str) -> str:
         """Path or URL of a part."""
@@ -63,7 +63,7 @@ class Parts:
         self._folder.write(place, data.getvalue())
 
     def had(self, digest: str) -> bool:
-        """Whether a part exists; in a store according to the first listing, see `LocalFolder.had`."""
+        """Whether a part exists; in a store according to the first listing, see `Folder.had`."""
         return self._folder.had(self._place_of(digest))
 
     @contextmanager

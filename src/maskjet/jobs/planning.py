@@ -21,8 +21,8 @@ def plan(sources: Any, *, recursive: bool = False, seconds: float = 10.0, images
     cut at key frames, found without decoding. Images go together in the order in which they are found. A file that is
     added or removed changes the segment that it is in, and hardly ever others.
 
-    A file is in one segment only, even if several sources name it: one that is given by name keeps its place, and
-    folders and globs leave it out. A file that can't be read is a segment of its own, whose failure ends no job.
+    A file is in one segment only, that of the first source that names it. A file that can't be read is a segment of its
+    own, whose failure ends no job.
 
     Args:
         sources: One or a list of: a folder; a glob, in which ** stands for any folders; an image; a video; a .txt file
@@ -35,8 +35,8 @@ def plan(sources: Any, *, recursive: bool = False, seconds: float = 10.0, images
         images: Most images of a segment.
 
     Returns:
-        The segments, at least one, found as they are asked for. Meanwhile the names in one folder are held, some 100
-        bytes for each file given by name, and the paths of the folders.
+        The segments, at least one, found as they are asked for. Meanwhile the names in one folder are held, the paths
+        of the folders and, unless the source is a single folder, some 100 bytes for each file.
 
     Raises:
         SourceError: A source does not exist, has no images and no videos, can't be read or has no end, or a list is

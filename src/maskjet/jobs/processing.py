@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -199,7 +198,7 @@ def _read_image(file: SourceFile) -> Encoded:
         raise _StoreError(str(error)) from error
 
 
-def _read_object(file: SourceFile, most: int | None = None) -> bytes:
+def _read_object(file: SourceFile, most: int = -1) -> bytes:
     """Read an object, or its first `most` bytes."""
     with translate_errors(SourceError, f"source must be readable, {file.path!r} is not"):
         system, path = storage.resolve(file.path)
@@ -211,9 +210,6 @@ def _read_object(file: SourceFile, most: int | None = None) -> bytes:
 def _stated_size_hw(file: SourceFile) -> tuple[int, int] | None:
     """(height, width) from an image's header; None if it states none or can't be read."""
     try:
-        if storage.is_remote(file.path):
-            return stated_size_hw(_read_object(file, _HEAD_BYTES))
-        with Path(file.path).open("rb") as stream:
-            return stated_size_hw(stream.read(_HEAD_BYTES))
-    except (OSError, SourceError):
+        return stated_size_hw(_read_object(file, _HEAD_BYTES))
+    except SourceError:
         return None  # decoding it gives the reason

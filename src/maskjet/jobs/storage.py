@@ -87,10 +87,12 @@ def live_error(name: str) -> SourceError:
 
 
 def resolve(url: str, name: str = "source", error: type[MaskjetError] = SourceError) -> tuple[AbstractFileSystem, str]:
-    """Find the file system of a URL and the path in it, with the credentials of the store's own tools.
+    """Find the file system of a URL or path and the path in it, with the credentials of the store's own tools.
 
     Raises `error` if the store can't be reached, MissingDependencyError if a package is missing; else as `split_url`.
     """
+    if not is_remote(url):
+        return _system_at("file://")[0], os.path.abspath(url)  # noqa: PTH100 - a million times
     root, path = split_url(url, name)
     with reaching(url, name, error):
         system, top = _system_at(root)

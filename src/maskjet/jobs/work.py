@@ -20,7 +20,7 @@ from maskjet.errors import (
     explain,
     first_line,
 )
-from maskjet.jobs.folders import open_folder
+from maskjet.jobs.folders import Folder
 from maskjet.jobs.manifest import note_failures
 from maskjet.jobs.parts import Parts
 from maskjet.jobs.processing import process
@@ -102,7 +102,7 @@ class Worker:
                 f"maskjet must be of one version on all nodes, got {__version__} beside the driver's "
                 f"{self._facts['version']}."
             )
-        self._folder, self._parts = open_folder(orders["out"]), Parts(orders["out"])
+        self._folder, self._parts = Folder(orders["out"]), Parts(orders["out"])
         self._run = orders["run"]
         from maskjet.model import open_model
 
