@@ -26,7 +26,7 @@ from tests.cli.command_line import call
 from tests.serve.client import BEARER, TOKEN, encoded
 from tests.waiting import until
 
-SMALL = "from maskjet.serve import dispatcher\ndispatcher._SIZES_HW = ((64, 64),)\n"
+SMALL = "from maskjet.serve import dispatcher\ndispatcher._SIZE_HW = (64, 64)\n"
 """First frames that take no time; Python runs it at the start of each process, as it finds it in PYTHONPATH."""
 BREAKS = """
 from maskjet.errors import DeviceError

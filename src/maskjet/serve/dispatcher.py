@@ -1,14 +1,12 @@
 """Batches for a model: a bounded queue, and permits to call the model.
 
-At most `PERMITS` threads call the model at once, each with a permit. The thread that decoded an image takes a free
-permit, so that a lone request crosses threads only twice; without a free permit the image waits. After one batch that
-thread passes its permit to one of the dispatcher's own threads, which serve the queue until it is empty, so that images
-decoded meanwhile need not wait for a thread of the pool.
+At most `PERMITS` batches are under way at once. A batch starts as soon as there is a permit, with the oldest image and
+the waiting ones of the same options, up to the batch size: there is no artificial delay. But beside a batch under way
+none starts unless as many images wait. A GPU does many small batches more slowly than few large ones, and each small
+one would leave as few images for the next. A disconnect or a passed deadline removes an image from the queue.
 
-There is no artificial delay: a free permit takes the oldest image at once, with the waiting images of the same options,
-up to the batch size; but beside a batch under way none starts unless as many images wait. A GPU does many small batches
-more slowly than few large ones, and each small one would leave as few images for the next. A disconnect or a passed
-deadline removes an image from the queue.
+A thread that decoded an image runs one batch, if one may start, so that a lone request crosses threads only twice. All
+other batches are run by threads of the dispatcher's own, so that images decoded meanwhile need not wait for a thread.
 """
 
 from __future__ import annotations
@@ -19,40 +17,28 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, Protocol
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from maskjet.detections import Detections
-from maskjet.errors import DeviceError, device_error, first_line
+from maskjet.errors import DeviceError, MaskjetError, device_error, first_line
 from maskjet.serve import problems
 from maskjet.serve.tickets import Answer, Image, Options, Ticket, WholeJPEG, resolve
 from maskjet.tiling.layout import MOST_AUTO, check_tiles
 
 if TYPE_CHECKING:
+    from maskjet.detections import Detections
     from maskjet.model import Model
+    from maskjet.serve.service import Service
     from maskjet.sources.nvjpeg import JPEGDecoder
 
 PERMITS = 2
-"""Threads that may call a model at once."""
+"""Batches of a model at once."""
 _CPU_BATCH = 1
 _SIZE_HW = (720, 1280)
-_PATIENCE_S = 1800.0  # for other threads, which may compile
 _log = logging.getLogger("maskjet.serve")
-
-
-class Observer(Protocol):
-    """Receives a dispatcher's events, in the threads that call the model."""
-
-    def warm(self, model: str) -> None:
-        """The model has answered its first frames."""
-
-    def batch_done(self, model: str, images: int, queue_s: Sequence[float], predict_s: float) -> None:
-        """A batch was answered."""
-
-    def failed(self, error: Exception) -> None:
-        """The model can't be used any more."""
 
 
 class Dispatcher:
@@ -62,12 +48,12 @@ class Dispatcher:
         name: Name of the model in the service.
         model: The model.
         pool: Threads that decode images and call the model; more than `permits`.
+        observer: Is told, in threads, when the model is warm, a batch is done, or the model has failed.
         queue: Most images that wait, including those being decoded.
         batch: Largest batch; None for the model's own on a GPU. On a CPU None is 1: larger ones are no faster (one
             permit, demo at 720p, 2 cores: 9.1 images/s alone, 9.6 in twos, 7.3 in eights).
-        permits: Threads that may call the model at once. With 2, one batch is copied while another one is computed; on
-            a CPU two fill the cores (9.1 to 11.8 images/s), and each takes 3 % longer.
-        observer: Receives the events.
+        permits: Batches at once. With 2, one batch is copied while another one is computed; on a CPU two fill the cores
+            (9.1 to 11.8 images/s), and each takes 3 % longer.
         jpegs: Decodes each batch's JPEGs on the model's GPU; None if none come undecoded.
     """
 
@@ -76,65 +62,53 @@ class Dispatcher:
         name: str,
         model: Model,
         pool: Executor,
+        observer: Service,
         *,
         queue: int = 64,
         batch: int | None = None,
         permits: int = PERMITS,
-        observer: Observer | None = None,
         jpegs: JPEGDecoder | None = None,
     ) -> None:
         on_gpu = model.report().device.startswith("cuda")
         self.name, self.model, self.queue = name, model, queue
         self.batch = batch or (model.config.batch if on_gpu else _CPU_BATCH)
-        self._pool, self._observer = pool, observer
-        self._permits, self._jpegs = permits, jpegs
-        self._changed = threading.Condition()
+        self.largest = 1
+        """Images of the largest batch that is compiled and captured so far."""
+        self._pool, self._observer, self._permits, self._jpegs = pool, observer, permits, jpegs
+        self._lock = threading.Lock()
+        self._may_run = threading.Condition(self._lock)  # wakes a thread of our own
+        self._has_ended = threading.Condition(self._lock)  # a batch, or the decoding of an image
         self._waiting: deque[Ticket] = deque()
-        self._decoding = 0  # tickets whose image is being decoded
-        self._held = 0  # permits
-        self._running = 0  # images of batches under way
-        self._warming = permits  # own threads that still predict black frames
-        self._largest = 1  # batch that is compiled and captured; larger ones join as they come
-        self._is_growing = False  # no batch starts, so that one of the next size is captured
-        self._drawn: Detections | None = None  # of the first frames
+        self._decoding = 0  # images that are decoded, or wait for it
+        self._batches = self._running = 0  # batches under way, and their images
+        self._is_paused = True  # no batch starts, so that the model is captured
         self._is_closed = self._is_over = False
-        self._barrier = threading.Barrier(permits)
-        self._passed = threading.Semaphore(0)  # permits for own threads
-        self._threads: list[threading.Thread] = []
+        self._threads = [
+            threading.Thread(target=run, name=f"maskjet-{name}-{number}", daemon=True)
+            for number, run in enumerate([self._prepare, *[self._serve] * permits])
+        ]
 
     @property
     def depth(self) -> int:
         """Images that wait now, or are being decoded."""
         return len(self._waiting) + self._decoding
 
-    @property
-    def largest(self) -> int:
-        """Images of the largest batch that is compiled so far."""
-        return self._largest
-
     def start(self) -> None:
-        """Start the threads: some warm up for single images and serve the queue, others prepare larger batches."""
-        for number in range(self._permits):
-            for run, arguments, name in ((self._run_thread, (), ""), (self._grow, (number,), "-growing")):
-                name = f"maskjet-{self.name}{name}-{number}"
-                thread = threading.Thread(target=run, args=arguments, name=name, daemon=True)
-                thread.start()
-                self._threads.append(thread)
+        """Start the threads: one warms up and then prepares larger batches, the others serve the queue."""
+        for thread in self._threads:
+            thread.start()
 
     def close(self, patience_s: float) -> None:
         """Refuse new images and wait a bounded time until the queue is empty; blocks."""
         deadline = time.monotonic() + patience_s
-        with self._changed:
+        with self._lock:
             self._is_closed = True
-        self._barrier.abort()
-        with self._changed:
-            self._changed.wait_for(
-                lambda: not (self.depth or self._held or (self._warming and self._threads)), patience_s
-            )
+            self._has_ended.wait_for(lambda: not (self.depth or self._batches), patience_s)
             self._is_over = True
-        self._passed.release(self._permits)
+            self._may_run.notify_all()
         for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def check(self, options: Options) -> None:
         """Raise InputError if an option does not fit the model."""
@@ -174,9 +148,9 @@ class Dispatcher:
         if deadline is not None and loop.time() >= deadline:
             raise problems.too_late("The deadline passed before the image could wait for the model; try again later.")
         tickets = [Ticket(options or Options()) for _ in images]
-        timer = None if deadline is None else loop.call_at(deadline, self._expire, tickets)
+        timer = None if deadline is None else loop.call_at(deadline, partial(self._withdraw, tickets, are_late=True))
         try:
-            with self._changed:
+            with self._lock:
                 self.check_room(len(tickets))
                 for ticket, image in zip(tickets, images, strict=True):
                     if callable(image):
@@ -185,179 +159,172 @@ class Dispatcher:
                         ticket.future = self._pool.submit(self._decode, ticket)
                     else:
                         self._enqueue(ticket, image)
-                self._pass_permits()
+                self._wake()
             return await asyncio.gather(*(ticket.answer for ticket in tickets))
         finally:
             if timer is not None:
                 timer.cancel()
             self._withdraw(tickets)
 
-    def _expire(self, tickets: Sequence[Ticket]) -> None:
-        """Answer the tickets that still wait with 504."""
-        for ticket in self._withdraw(tickets):
-            if not ticket.answer.done():
-                ticket.answer.set_exception(problems.too_late("The image waited for its deadline; try again later."))
-
-    def _withdraw(self, tickets: Sequence[Ticket]) -> list[Ticket]:
-        """Remove tickets from the queue; returns those whose work has not begun."""
-        with self._changed:
-            left = [
-                ticket for ticket in tickets if ticket in self._waiting or (ticket.image is None and not ticket.is_gone)
-            ]
-            for ticket in left:
-                ticket.is_gone, ticket.decode = True, None
+    def _withdraw(self, tickets: Sequence[Ticket], *, are_late: bool = False) -> None:
+        """Remove tickets from the queue whose work has not begun; late ones are answered with 504."""
+        with self._lock:
+            for ticket in tickets:
+                if not ticket.is_pending:
+                    continue
+                ticket.is_pending, ticket.decode = False, None
                 if ticket.image is not None:
                     self._waiting.remove(ticket)
                 elif ticket.future is not None and ticket.future.cancel():
                     self._decoding -= 1
-            self._changed.notify_all()
-        return left
+                if are_late and not ticket.answer.done():
+                    text = "The image waited for its deadline; try again later."
+                    ticket.answer.set_exception(problems.too_late(text))
+            self._has_ended.notify_all()
 
     def _decode(self, ticket: Ticket) -> None:
-        """Decode a ticket's image in this thread, and run its batch here if a permit is free."""
+        """Decode a ticket's image in this thread, and run a batch here if one may start."""
         start = time.perf_counter()
-        image, error, has_permit = None, None, False
+        image, error, batch = None, None, list[Ticket]()
         decode, ticket.decode = ticket.decode, None
         try:
             image = None if decode is None else decode()
         except BaseException as caught:
             error = caught
-        with self._changed:
+        with self._lock:
             self._decoding -= 1
-            if image is not None and not ticket.is_gone:
+            if image is not None and ticket.is_pending:
                 ticket.decode_s = time.perf_counter() - start
                 self._enqueue(ticket, image)
-                has_permit = self._acquire()
-            self._changed.notify_all()
+                batch = self._take_batch()
+            self._has_ended.notify_all()
         if error is not None:
             resolve([ticket], [error])
-        elif has_permit and self._run_batch():
-            self._passed.release()  # this thread is needed for decoding
+        if batch:
+            self._run(batch)
 
     def _enqueue(self, ticket: Ticket, image: Image | WholeJPEG) -> None:
         ticket.image, ticket.arrived = image, time.perf_counter()
         self._waiting.append(ticket)
 
-    def _acquire(self) -> bool:
-        """Take a permit if one is free and a batch may start; called with the lock held."""
-        is_free = not self._warming and self._held < self._permits and self._may_start()
-        self._held += is_free
-        return is_free
-
     def _may_start(self) -> bool:
-        """Whether a batch may start: at least as many images wait as are in progress; called with the lock held."""
-        return not self._is_growing and len(self._waiting) >= max(1, self._running)
+        """Whether a batch may start: at least as many images wait as are under way; called with the lock held."""
+        has_permit = not self._is_paused and self._batches < self._permits
+        return has_permit and len(self._waiting) >= max(1, self._running)
 
-    def _pass_permits(self) -> None:
-        """Pass free permits to own threads while images wait; called with the lock held."""
-        for _ in range(len(self._waiting)):
-            if self._acquire():
-                self._passed.release()
-
-    def _run_thread(self) -> None:
-        """Warm up; then, with each permit passed to this thread, run batches until the queue is empty."""
-        self._warm_up()
-        while True:
-            self._passed.acquire()
-            if self._is_over:
-                return
-            while self._run_batch():
-                pass
-
-    def _run_batch(self) -> bool:
-        """Run a batch with this thread's permit; returns False, and gives the permit back, if no other may start."""
-        with self._changed:
-            tickets = self._take_batch()
-            self._running += len(tickets)
-            self._pass_permits()  # fewer may have been taken than wait
-        if tickets:
-            try:
-                self._answer(self._decode_jpegs(tickets))
-            except BaseException as error:
-                _log.exception("a batch of the model %s failed outside of predict", self.name)
-                resolve(tickets, [error] * len(tickets))
-        with self._changed:
-            self._running -= len(tickets)
-            if self._may_start():
-                return True
-            self._held -= 1
-            self._changed.notify_all()
-            return False
-
-    def _warm_up(self) -> None:
-        try:
-            found = self._predict_black_frames(1)
-            if not self._barrier.wait(_PATIENCE_S):
-                self._drawn = found
-                if self._observer is not None:
-                    self._observer.warm(self.name)
-        except Exception as error:
-            self._barrier.abort()
-            if self._observer is not None and not isinstance(error, threading.BrokenBarrierError):
-                _log.exception("the model %s failed on its first frames", self.name)
-                self._observer.failed(error)
-        with self._changed:
-            self._warming -= 1
-            self._pass_permits()
-            self._changed.notify_all()
-
-    def _predict_black_frames(self, batch: int) -> Detections:
-        """Detect on black frames, in all permits' threads at once, so that each slot is warmed."""
-        for threshold in (0.0, None):  # 0 gives the most detections
-            self._barrier.wait(_PATIENCE_S)
-            found = self.model.predict([np.zeros((*_SIZE_HW, 3), np.uint8)] * batch, threshold=threshold)
-        return found[0]
-
-    def _grow(self, number: int) -> None:
-        """Compile for larger batches, while smaller ones are answered; no batch starts only while one is captured."""
-        try:
-            with self._changed:
-                self._changed.wait_for(lambda: not self._warming)
-            if self._barrier.broken:
-                return
-            for step in range(1, self.batch.bit_length()):
-                if number == 0:
-                    self.model.prepare(1 << step)
-                self._barrier.wait(_PATIENCE_S)
-                self._capture(1 << step)
-            self._largest = self.batch
-            if number == 0 and self._drawn is not None:
-                self._drawn.draw(np.zeros((*_SIZE_HW, 3), np.uint8))  # compiles the drawing
-        except threading.BrokenBarrierError:  # the model failed, or is closed
-            pass
-        except Exception as error:
-            self._barrier.abort()
-            _log.warning("the model %s has batches of %d at most: %s", self.name, self._largest, first_line(error))
-        with self._changed:
-            self._is_growing = False
-            self._pass_permits()
-
-    def _capture(self, batch: int) -> None:
-        with self._changed:
-            self._is_growing = True
-            self._changed.wait_for(lambda: self._held < self._permits)
-            self._held += 1
-        try:
-            self._predict_black_frames(batch)
-            self._barrier.wait(_PATIENCE_S)
-        finally:
-            with self._changed:
-                self._held -= 1
-                self._changed.notify_all()
-        with self._changed:
-            self._largest, self._is_growing = batch, False
-            self._pass_permits()
+    def _wake(self) -> None:
+        """Wake a thread of our own if a batch may start; called with the lock held."""
+        if self._may_start():
+            self._may_run.notify()
 
     def _take_batch(self) -> list[Ticket]:
-        """Take the oldest ticket and others of its options; none if no batch may start."""
+        """Take the oldest ticket and others of its options, if a batch may start; called with the lock held."""
         if not self._may_start():
             return []
         options = self._waiting[0].options
-        most = self._largest if options.tiling.tile is None else 1  # whose tiles fill batches
+        most = self.largest if options.tiling.tile is None else 1  # whose tiles fill batches
         taken = [ticket for ticket in self._waiting if ticket.options == options][:most]
         for ticket in taken:
             self._waiting.remove(ticket)
+            ticket.is_pending = False
+        self._batches += 1
+        self._running += len(taken)
+        self._wake()  # fewer may have been taken than wait
         return taken
+
+    def _serve(self) -> None:
+        """Run batches until the dispatcher is closed."""
+        while not self._is_over:
+            with self._lock:
+                self._may_run.wait_for(lambda: self._is_over or self._may_start())
+                batch = self._take_batch()
+            while batch:
+                batch = self._run(batch, goes_on=True)
+
+    def _run(self, tickets: list[Ticket], *, goes_on: bool = False) -> list[Ticket]:
+        """Run a batch; returns the next one to run, if this thread goes on."""
+        try:
+            self._answer(tickets)
+        except BaseException as error:
+            if isinstance(error, DeviceError):
+                self._observer.failed(error)
+            if not isinstance(error, MaskjetError):
+                _log.exception("a batch of the model %s failed", self.name)
+            resolve(tickets, [error] * len(tickets))
+        with self._lock:
+            self._batches -= 1
+            self._running -= len(tickets)
+            following = self._take_batch() if goes_on else []
+            self._wake()
+            self._has_ended.notify_all()
+        return following
+
+    def _prepare(self) -> None:
+        """Warm up for single images; then compile larger batches, while smaller ones are answered."""
+        try:
+            found = self._capture(1)
+        except Exception as error:
+            if not self._is_closed:
+                _log.exception("the model %s failed on its first frames", self.name)
+                self._observer.failed(error)
+            return
+        self._observer.warm(self.name)
+        try:
+            for step in range(1, self.batch.bit_length()):
+                self.model.prepare(1 << step)
+                if self._is_closed:
+                    return
+                self._capture(1 << step)
+            self.largest = self.batch
+            found.draw(np.zeros((*_SIZE_HW, 3), np.uint8))  # compiles the drawing
+        except Exception as error:
+            _log.warning("the model %s has batches of %d at most: %s", self.name, self.largest, first_line(error))
+
+    def _capture(self, batch: int) -> Detections:
+        """Detect on black frames, as many times at once as there are permits, so that each slot is warm."""
+        begin, frames = threading.Barrier(self._permits), [np.zeros((*_SIZE_HW, 3), np.uint8)] * batch
+
+        def predict(call: Future[list[Detections]], threshold: float | None) -> None:
+            begin.wait()
+            try:
+                call.set_result(self.model.predict(frames, threshold=threshold))
+            except BaseException as error:
+                call.set_exception(error)
+
+        with self._lock:
+            self._is_paused = True
+            self._has_ended.wait_for(lambda: not self._batches)
+        try:
+            for threshold in (0.0, None):  # 0 gives the most detections
+                calls: list[Future[list[Detections]]] = [Future() for _ in range(self._permits)]
+                for call in calls:
+                    threading.Thread(target=predict, args=(call, threshold), daemon=True).start()
+                found = [call.result()[0] for call in calls]
+            self.largest = batch
+        finally:
+            with self._lock:
+                self._is_paused = False
+                self._wake()
+        return found[0]
+
+    def _answer(self, tickets: list[Ticket]) -> None:
+        """Run a batch, and give its results to the event loop."""
+        tickets = self._decode_jpegs(tickets)
+        if not tickets:
+            return
+        start = time.perf_counter()
+        images: list[Any] = [ticket.image for ticket in tickets]
+        options = tickets[0].options
+        if options.tiling.tile is not None:
+            check_tiles(images[0].shape[:2], options.tiling.tile, options.tiling.overlap, MOST_AUTO)
+        found = self.model.predict(images, **options.arguments())
+        predict_s = time.perf_counter() - start
+        answers = [
+            Answer(each, image, ticket.decode_s, start - ticket.arrived, predict_s, len(tickets))
+            for ticket, image, each in zip(tickets, images, found, strict=True)
+        ]
+        resolve(tickets, answers)
+        self._observer.batch_done(self.name, len(tickets), [answer.queue_s for answer in answers], predict_s)
 
     def _decode_jpegs(self, tickets: list[Ticket]) -> list[Ticket]:
         """Decode the JPEGs of a batch on the GPU; returns the tickets that have their image."""
@@ -368,8 +335,7 @@ class Dispatcher:
         try:
             decoded = self._jpegs.decode([jpeg.plain for _, jpeg in jpegs])
         except RuntimeError as error:
-            self._fail(tickets, device_error("a JPEG", 0, error))
-            return []
+            raise device_error("a JPEG", 0, error) from error
         left = list(tickets)
         for (ticket, jpeg), pixels in zip(jpegs, decoded, strict=True):
             try:
@@ -382,31 +348,3 @@ class Dispatcher:
             ticket.decode_s += decode_s
             ticket.arrived += decode_s  # it does not wait meanwhile
         return left
-
-    def _fail(self, tickets: Sequence[Ticket], error: Exception) -> None:
-        if isinstance(error, DeviceError) and self._observer is not None:
-            self._observer.failed(error)
-        resolve(tickets, [error] * len(tickets))
-
-    def _answer(self, tickets: Sequence[Ticket]) -> None:
-        """Run a batch, and give its results to the event loop."""
-        if not tickets:
-            return
-        start = time.perf_counter()
-        images: list[Any] = [ticket.image for ticket in tickets]
-        try:
-            options = tickets[0].options
-            if options.tiling.tile is not None:
-                check_tiles(images[0].shape[:2], options.tiling.tile, options.tiling.overlap, MOST_AUTO)
-            found = self.model.predict(images, **options.arguments())
-        except Exception as error:
-            self._fail(tickets, error)
-            return
-        predict_s = time.perf_counter() - start
-        answers = [
-            Answer(each, image, ticket.decode_s, start - ticket.arrived, predict_s, len(tickets))
-            for ticket, image, each in zip(tickets, images, found, strict=True)
-        ]
-        resolve(tickets, answers)
-        if self._observer is not None:
-            self._observer.batch_done(self.name, len(tickets), [answer.queue_s for answer in answers], predict_s)

@@ -83,7 +83,7 @@ class Ticket:
     future: Future[None] | None = None
     arrived: float = 0.0
     decode_s: float = 0.0
-    is_gone: bool = False
+    is_pending: bool = True  # until it is in a batch, or withdrawn
     answer: asyncio.Future[Answer] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
