@@ -126,9 +126,6 @@ class SomeParts:
     def __init__(self, *names):
         self.names = names
 
-    def had(self, part):
-        return part in self.names
-
     @contextmanager
     def open(self, part):
         told = {"schema": SCHEMA, "bad_frames": [["x.png", "broken"]] if part in self.names else []}
@@ -139,10 +136,16 @@ def failures_in(folder):
     return [(entry["part"], entry["what"]) for entry in entries(folder, FAILURES)]
 
 
+def fail(folder, failures, part, *what):
+    """A segment that fails, in a worker and in the driver."""
+    note_failures(folder, part, [(each, "broken") for each in what])
+    failures.take(part, [(each, "broken") for each in what])
+
+
 def test_failures_are_kept_until_mended(folder):
     failures = Failures(folder)
-    failures.take("a", (("x.png", "broken"), ("y.png", "gone")))
-    failures.take("b", (("z.mp4", "broken"),))
+    fail(folder, failures, "a", "x.png", "y.png")
+    fail(folder, failures, "b", "z.mp4")
     failures.take("c", ())
     assert failures_in(folder) == [("a", "x.png"), ("a", "y.png"), ("b", "z.mp4")]  # though nobody has finished
     again = Failures(folder)
@@ -150,41 +153,33 @@ def test_failures_are_kept_until_mended(folder):
     again.keep("a", SomeParts("a"))
     assert again.count == 2
     again.take("b", ())
-    again.finish(SomeParts("a"), plan_is_complete=True)
+    again.finish(plan_is_complete=True)
     assert failures_in(folder) == [("a", "x.png"), ("a", "y.png")]
+    assert folder.names("failed") == {"a"}
 
 
 def test_failures_that_a_driver_did_not_live_to_see_are_kept(folder):
-    Failures(folder).take("a", (("x.png", "broken"), ("y.png", "gone")))
     note_failures(folder, "a", (("x.png", "torn"),))
     note_failures(folder, "b", (("z.mp4", "broken"),))
     note_failures(folder, "b", ())
+    note_failures(folder, "b", ())
     note_failures(folder, "c", (("z.mp4", "lost"),))
-    Failures(folder).finish(SomeParts(), plan_is_complete=False)
+    Failures(folder).finish(plan_is_complete=False)
     assert failures_in(folder) == [("a", "x.png"), ("c", "z.mp4")]
-    assert folder.names("failed") == set()
 
 
-def test_failures_of_what_is_no_longer_planned_are_forgotten(folder):
-    Failures(folder).take("a", (("x.png", "broken"),))
-    folder.write(FAILURES, folder.read(FAILURES) + b'{"part": "b", "wh')  # cut off
+def test_failures_of_what_is_no_longer_planned_are_left_out(folder):
+    fail(folder, Failures(folder), "a", "x.png")
     failures = Failures(folder)
     failures.keep("a", SomeParts())  # made since
+    failures.keep("b", SomeParts("b"))  # without a note
     assert failures.count == 0
-    failures.keep("a", SomeParts("a", "b"))
-    failures.keep("b", SomeParts("a", "b"))
-    assert failures.count == 1
-    Failures(folder).finish(SomeParts(), plan_is_complete=False)
-    assert failures_in(folder) == [("a", "x.png")]
-    other = Failures(folder)  # whose settings are others, so that nothing is kept
-    other.finish(SomeParts("a"), plan_is_complete=True)
+    failures.finish(plan_is_complete=True)
     assert folder.read(FAILURES) is None
-    again = Failures(folder)
+    again = Failures(folder)  # of the first plan
     again.keep("a", SomeParts("a"))
-    again.finish(SomeParts("a"), plan_is_complete=True)
+    again.finish(plan_is_complete=True)
     assert failures_in(folder) == [("a", "x.png")]
-    Failures(folder).finish(SomeParts(), plan_is_complete=True)
-    assert folder.read(FAILURES) is None
 
 
 def test_failures_are_written_now_and_then(any_out, monkeypatch):
@@ -195,6 +190,6 @@ def test_failures_are_written_now_and_then(any_out, monkeypatch):
     for number in range(100):
         failures.take(str(number), (("x.png", "broken"),))
     assert len(written) < 100
-    failures.finish(SomeParts(), plan_is_complete=False)
+    failures.finish(plan_is_complete=False)
     assert written[0] == (FAILURES, 1)
     assert written[-1] == (FAILURES, 100)

@@ -43,7 +43,7 @@ def test_each_setting_can_be_given_or_says_where_it_is():
     for each in dataclasses.fields(Settings):
         default = getattr(Settings(), each.name)
         if each.name in ("host", "port", "grpc_port", "header_s", "stall_s", "drain_s", "token"):
-            with pytest.raises(InputError, match=f"^{each.name} (must be given|is no limit of Ray's proxy)"):
+            with pytest.raises(InputError, match=f"^{each.name} must be given"):
                 parse({each.name: default})
         else:
             given = (
@@ -60,16 +60,13 @@ def test_each_setting_can_be_given_or_says_where_it_is():
     ("args", "message"),
     [
         ({"body-bytes": "2"}, r"args must have names that are known, got 'body-bytes'; did you mean 'body_bytes'\?"),
-        ({"host": "0.0.0.0"}, "host must be given to Ray, which listens: http_options in a configuration file, or "),
-        ({"token": "secret"}, "token must be given by MASKJET_TOKEN in the environment of replicas: Ray writes "),
-        ({"replicas": "two"}, "replicas must be a whole number, got 'two'."),
+        ({"token": "secret"}, "token must be given by MASKJET_TOKEN, as Ray writes arguments to its logs."),
+        ({"replicas": "two"}, "replicas must be a valid integer, unable .*, got 'two'."),
         ({"replicas": 0}, "replicas must be at least 1, got 0."),
         ({"num_cpus": "nan"}, "num_cpus must be at least 0, got nan."),
-        ({"deadline_s": "soon"}, "deadline_s must be a number, got 'soon'."),
-        ({"insecure": "yes"}, "insecure must be true or false, got 'yes'."),
-        ({"weights": 5}, "weights must be a text, got 5."),
+        ({"weights": 5}, "weights must be a valid string, got 5."),
         ({"weights": "a.pt", "model": "a,b"}, "weights must go with one model, got several; "),
-        ({"model": ["demo", 5]}, "model must be a text or a list of texts, got "),
+        ({"model": ["demo", 5]}, r"model must be a valid string, got \['demo', 5\]"),
         ({"precision": "fp23"}, r"precision must be one of .*, got 'fp23'; did you mean"),
         ({"device": "cuda:1"}, "device must be 'auto', 'cpu' or 'cuda', got 'cuda:1': Ray chooses each replica's GPU."),
         ({"device": "cuda", "num_gpus": "0"}, "num_gpus must be above 0 with device='cuda', got 0."),

@@ -110,7 +110,7 @@ def run(
                 is_whole = planned.is_complete and not stop.is_set()
             finally:
                 folder.check(number)  # raises if a later job owns failures.jsonl
-                failures.finish(parts, plan_is_complete=is_whole)
+                failures.finish(plan_is_complete=is_whole)
                 folder.clean(FOLDER)  # temporary files of killed workers
                 report()
     return progress

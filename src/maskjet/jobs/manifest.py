@@ -7,7 +7,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,74 +90,65 @@ class Plan:
 
 
 class Failures:
-    """The log of failures: a line per file or frame in failures.jsonl, kept until its segment succeeds.
+    """The log of failures: a line per file or frame of this plan in failures.jsonl.
 
-    A worker writes its segment's failures to a file in failed/ before the part; these files are removed once
-    failures.jsonl has all. So a killed driver loses none. Methods raise OutputError if a file can't be written.
+    A worker writes its segment's failures to a file in failed/ before the part, and there they stay until the segment
+    succeeds. So a killed driver loses none. Methods raise OutputError if a file can't be written.
     """
 
     def __init__(self, folder: Folder) -> None:
         self._folder, self._saved_at, self._is_saved = folder, -_SAVE_S, True
-        self._by_part = _parse(folder.read(FAILURES))
-        for part in folder.names(NOTES):
-            self._by_part |= _parse(folder.read(f"{NOTES}/{part}"))
-        self._current: set[str] = set()  # names of the parts in this plan
+        self._noted = folder.names(NOTES)
+        self._by_part: dict[str, bytes] = {}  # lines of the segments in this plan
 
     @property
     def count(self) -> int:
         """Number of failed files and frames of this plan."""
-        return sum(len(self._by_part[part]) for part in self._current)
+        return sum(lines.count(b"\n") for lines in self._by_part.values())
 
     def keep(self, part: str, parts: Parts) -> None:
-        """Keep the failures of a finished segment; failures logged before its part was written are dropped."""
-        if part in self._by_part:
+        """Keep the failures of a finished segment; failures noted before its part was written are dropped."""
+        if part in self._noted:
             with parts.open(part) as file:
                 if metadata(file.schema_arrow)["bad_frames"]:
-                    self._current.add(part)
+                    self._by_part[part] = self._read(part)
 
-    def take(self, part: str, failures: Iterable[tuple[str, str]]) -> None:
+    def take(self, part: str, failures: Collection[tuple[str, str]]) -> None:
         """Record the failures of a segment; the file is written every 5 seconds and at the end."""
-        self._by_part.pop(part, None)
-        self._current.discard(part)
         if failures:
-            self._by_part[part] = dict(failures)
-            self._current.add(part)
+            self._by_part[part] = _lines(part, failures)
             self._is_saved = False
+        elif part in self._noted:
+            note_failures(self._folder, part, ())
         if not self._is_saved and time.monotonic() - self._saved_at >= _SAVE_S:
             self._write(self._by_part)
             self._saved_at, self._is_saved = time.monotonic(), True
 
-    def finish(self, parts: Parts, *, plan_is_complete: bool) -> None:
-        """Write the log, without segments dropped from a complete plan; failed/ keeps those that have a part."""
-        self._write(sorted(self._current if plan_is_complete else self._by_part))
-        self._folder.remove(NOTES)
-        if plan_is_complete:
-            for part in filter(parts.had, self._by_part.keys() - self._current):  # a later plan may contain it again
-                note_failures(self._folder, part, self._by_part[part].items())
+    def finish(self, *, plan_is_complete: bool) -> None:
+        """Write the log, of a plan that is not complete with what earlier runs noted."""
+        if not plan_is_complete:
+            self._by_part |= {part: self._read(part) for part in self._noted - self._by_part.keys()}
+        self._write(sorted(self._by_part))
 
-    def _write(self, parts: Collection[str]) -> None:
-        if parts:
-            self._folder.write(FAILURES, b"".join(_lines(part, self._by_part[part].items()) for part in parts))
+    def _read(self, part: str) -> bytes:
+        return self._folder.read(f"{NOTES}/{part}") or b""
+
+    def _write(self, parts: Iterable[str]) -> None:
+        if lines := b"".join(self._by_part[part] for part in parts):
+            self._folder.write(FAILURES, lines)
         else:
             self._folder.remove(FAILURES)
 
 
-def note_failures(folder: Folder, part: str, failures: Iterable[tuple[str, str]]) -> None:
+def note_failures(folder: Folder, part: str, failures: Collection[tuple[str, str]]) -> None:
     """Write the failures of a segment to its file in failed/, for this driver or the next one; or raise OutputError."""
-    folder.write(f"{NOTES}/{part}", _lines(part, failures))
+    if failures:
+        folder.write(f"{NOTES}/{part}", _lines(part, failures))
+    else:
+        folder.remove(f"{NOTES}/{part}")
 
 
-def _parse(lines: bytes | None) -> dict[str, dict[str, str]]:
-    """Parse lines of failures.jsonl: {part: {file or frame: reason}}."""
-    by_part: dict[str, dict[str, str]] = {}
-    for line in (lines or b"").splitlines():
-        with suppress(ValueError, KeyError, TypeError):  # a truncated line
-            entry = json.loads(line)
-            by_part.setdefault(str(entry["part"]), {})[str(entry["what"])] = str(entry["reason"])
-    return by_part
-
-
-def _lines(part: str, failures: Iterable[tuple[str, str]]) -> bytes:
+def _lines(part: str, failures: Collection[tuple[str, str]]) -> bytes:
     """Lines of failures.jsonl for one segment."""
     entries = ({"part": part, "what": what, "reason": why} for what, why in failures)
     return "".join(json.dumps(entry) + "\n" for entry in entries).encode()

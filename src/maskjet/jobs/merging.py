@@ -150,31 +150,22 @@ def _parquet_file(path: str) -> Iterator[Callable[[FoundFrame], None]]:
         flush()
 
 
-class _Tracking:
-    """Tracks the frames of successive videos."""
-
-    def __init__(self) -> None:
-        self._source: str | None = None
-        self._tracker = Tracker()
-
-    def follow(self, frame: FoundFrame, threshold: float) -> FoundFrame:
-        """Track a frame; the result has track ids, and no weak detections."""
-        if frame.source != self._source:
-            self._source, self._tracker = frame.source, Tracker(threshold=threshold)
-        found, weak = frame.found, frame.weak or frame.found[:0]
-        tracked = self._tracker.update(join(found, weak), frame.time_s)
-        return replace(frame, found=tracked[: len(found)], weak=None)
+def _track(frame: FoundFrame, tracker: Tracker) -> FoundFrame:
+    """Track a frame; the result has track ids, and no weak detections."""
+    tracked = tracker.update(join(frame.found, frame.weak or frame.found[:0]), frame.time_s)
+    return replace(frame, found=tracked[: len(frame.found)], weak=None)
 
 
 def _read(parts: Parts, missing: set[str], track: bool | None) -> Iterator[tuple[Frame, FoundFrame]]:
     """Yield frames with detections, in the plan's order, numbered as in their sources."""
     images = 0  # images in earlier segments
-    tracking = None if track is False else _Tracking()
+    trackers: dict[str, Tracker] = {}  # of the current video, by its path
     for name, segment in parts.manifest():
         if name not in missing:
             paths = [] if segment.is_video else [as_utf8(file.path) for file in segment.files]
             positions = {path: i for i, path in enumerate(paths, images)}
-            for each in _read_part(parts, name, tracking if segment.is_video else None, must_track=bool(track)):
+            following = trackers if segment.is_video and track is not False else None
+            for each in _read_part(parts, name, following, must_track=bool(track)):
                 if segment.is_video:
                     index, shown = each.index, f"{each.source}#{each.index}"
                 else:
@@ -190,7 +181,9 @@ def _position_of(frame: FoundFrame, positions: dict[str, int], path: str) -> int
     return positions[frame.source]
 
 
-def _read_part(parts: Parts, name: str, tracking: _Tracking | None, *, must_track: bool) -> Iterator[FoundFrame]:
+def _read_part(
+    parts: Parts, name: str, trackers: dict[str, Tracker] | None, *, must_track: bool
+) -> Iterator[FoundFrame]:
     """Yield the frames of a part, one row group at a time in memory; tracked if the job tracks."""
     with parts.open(name) as file:
         with _naming(parts.path_of(name)):
@@ -205,10 +198,14 @@ def _read_part(parts: Parts, name: str, tracking: _Tracking | None, *, must_trac
         with _naming(parts.path_of(name)):
             for group in range(file.num_row_groups):
                 for batch in file.read_row_group(group).to_batches():
-                    frames = read_frames(batch, class_names)
-                    if tracking is not None and threshold is not None:
-                        frames = map(partial(tracking.follow, threshold=threshold), frames)
-                    yield from frames
+                    for frame in read_frames(batch, class_names):
+                        if trackers is None or threshold is None:
+                            yield frame
+                            continue
+                        if frame.source not in trackers:
+                            trackers.clear()
+                            trackers[frame.source] = Tracker(threshold=threshold)
+                        yield _track(frame, trackers[frame.source])
 
 
 @contextmanager

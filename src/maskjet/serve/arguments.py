@@ -9,26 +9,17 @@ from dataclasses import dataclass, fields
 from types import UnionType
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, suggest
 from maskjet.serve.models import parse_models
 from maskjet.serve.settings import NAMES, Settings
 
 _ENGINE = ("device", "precision", "runtime", "engine", "compile", "max_detections")
+_SEVERAL = tuple[str, ...]
 _SCALE = ("replicas", "num_gpus", "num_cpus", "max_ongoing_requests")
-_LISTENING = "must be given to Ray, which listens: http_options in a configuration file, or serve start --http-"
-_FRONT = "is no limit of Ray's proxy, which listens: set one at a proxy in front of it."
-_ELSEWHERE = {
-    "host": f"host {_LISTENING}host.",
-    "port": f"port {_LISTENING}port.",
-    "grpc_port": "grpc_port must be given to maskjet serve alone: Ray's proxy takes HTTP to the replicas.",
-    "header_s": f"header_s {_FRONT}",
-    "stall_s": f"stall_s {_FRONT}",
-    "drain_s": "drain_s must be given as graceful_shutdown_timeout_s of the deployment maskjet in a configuration "
-    "file.",
-    "token": "token must be given by MASKJET_TOKEN in the environment of replicas: Ray writes arguments to its logs.",
-}
-_SWITCHES = {"true": True, "false": False}
+_OF_RAY = ("host", "port", "grpc_port", "header_s", "stall_s", "drain_s")  # settings of its proxy and deployment
 
 
 @dataclass(frozen=True)
@@ -74,7 +65,7 @@ def parse(args: Mapping[str, Any]) -> tuple[ReplicaConfig, Scale]:
         InputError: An argument is unknown, or its value invalid.
     """
     given = _convert_all(args)
-    models = parse_models(given.get("model", ("demo",)), given.get("weights"))
+    models = parse_models(given.get("model") or ("demo",), given.get("weights"))
     engine = _pick(given, _ENGINE)
     EngineConfig(**engine)
     device = engine.get("device", "auto")
@@ -111,50 +102,38 @@ def check_exposure(settings: Settings) -> None:
 
 def _convert_all(args: Mapping[str, Any]) -> dict[str, Any]:
     kinds = {
-        "model": tuple,
+        "model": _SEVERAL,
         "weights": str,
         **_kinds(Scale, _SCALE),
         **_kinds(EngineConfig, _ENGINE),
-        **_kinds(Settings, (name for name in NAMES if name not in _ELSEWHERE)),
+        **_kinds(Settings, (name for name in NAMES if name not in (*_OF_RAY, "token"))),
     }
     given: dict[str, Any] = {}
     for name, value in args.items():
-        if name in _ELSEWHERE:
-            raise InputError(_ELSEWHERE[name])
+        if name == "token":
+            raise InputError(f"{name} must be given by MASKJET_TOKEN, as Ray writes arguments to its logs.")
+        if name in _OF_RAY:
+            raise InputError(f"{name} must be given to Ray, which listens; docs/serving.md says how.")
         if name not in kinds:
             raise InputError(f"args must have names that are known, got {name!r}{suggest(name, kinds)}")
-        several = value.split(",") if name == "model" and isinstance(value, str) else value
-        given[name] = _convert(name, several, kinds[name])
+        if kinds[name] == _SEVERAL and isinstance(value, str):
+            value = value.split(",") if name == "model" else [value]
+        try:
+            given[name] = TypeAdapter(kinds[name]).validate_python(value)
+        except ValidationError as error:
+            expected = error.errors()[0]["msg"].removeprefix("Input should be ")
+            raise InputError(f"{name} must be {expected}, got {value!r}.") from None
     return given
 
 
-def _kinds(cls: type, names: Iterable[str]) -> dict[str, type]:
-    """Types of a dataclass's fields by name: bool, int, float, str, or tuple for several texts."""
+def _kinds(cls: type, names: Iterable[str]) -> dict[str, Any]:
+    """Types of a dataclass's fields by name: bool, int, float, str, or several texts."""
     hints, found = typing.get_type_hints(cls), {}
     for name in names:
         hint = hints[name]
         kind = typing.get_args(hint)[0] if isinstance(hint, UnionType) else hint
-        is_several = typing.get_origin(kind) is tuple
-        found[name] = tuple if is_several else kind if kind in (bool, int, float) else str
+        found[name] = kind if kind in (bool, int, float, _SEVERAL) else str
     return found
-
-
-def _convert(name: str, value: Any, kind: type) -> Any:
-    """Convert a text of the command line, or check a value of a configuration file."""
-    if kind is tuple:
-        texts = [value] if isinstance(value, str) else value
-        if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-            raise InputError(f"{name} must be a text or a list of texts, got {value!r}.")
-        return tuple(texts)
-    if isinstance(value, str) and kind is not str:
-        try:
-            return _SWITCHES[value.lower()] if kind is bool else kind(value)
-        except (ValueError, KeyError):
-            pass
-    elif isinstance(value, bool) == (kind is bool) and isinstance(value, int | float if kind is float else kind):
-        return value
-    expected = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}[kind]
-    raise InputError(f"{name} must be {expected}, got {value!r}.")
 
 
 def _pick(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

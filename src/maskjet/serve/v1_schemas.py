@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 Responses = dict[int | str, dict[str, Any]]
@@ -28,31 +27,10 @@ def answer(text: str, schema: dict[str, Any], media_type: str = "application/jso
     return {"description": text, "content": {media_type: {"schema": schema}}}
 
 
-def _problems(texts: Mapping[int | str, str]) -> Responses:
-    return {status: answer(text, _PROBLEM, "application/problem+json") for status, text in texts.items()}
-
-
 def _about(text: str, schema: dict[str, Any] = TEXT) -> dict[str, Any]:
     return {**schema, "description": text}
 
 
-ERRORS: dict[int | str, str] = {
-    400: "The request is malformed, or a parameter is invalid.",
-    401: "The token is missing or wrong.",
-    403: "The request comes from another site's page.",
-    500: "The service failed; the log has the cause.",
-    503: "The service ends or has failed, or has too many connections.",
-    "4XX": "The type and detail tell what is wrong.",  # without it FastAPI documents its own validation error
-}
-"""Errors of every route."""
-IMAGE_ERRORS: dict[int | str, str] = {
-    408: "The body did not come in time.",
-    413: "The body, an image, or their number is above a limit.",
-    422: "An image can't be decoded.",
-    429: "The queue or the memory is full; Retry-After says when to try again.",
-    504: "The image waited for its deadline; nothing was done.",
-}
-"""Errors of routes that take images."""
 IMAGES: dict[str, Any] = {
     "required": True,
     "description": "One image: JPEG, PNG, WebP, BMP, TIFF or GIF (its first image); or a form with several.",
@@ -95,8 +73,8 @@ _PROBLEM = object_of(
     detail=_about("One sentence: what was expected, and what came."),
     reference=_about("Where to look in the service's log; with status 500."),
 )
-PROBLEMS = _problems(ERRORS)
-"""Errors of every route, as problems."""
+PROBLEMS: Responses = {"default": answer("What is wrong.", _PROBLEM, "application/problem+json")}
+"""Errors of every route; docs/serving.md lists the status codes. Without it FastAPI documents its validation error."""
 PREDICT: Responses = {
     200: {
         "description": "The detections, as maskjet's Detections.as_dict; or with Accept: image/jpeg, drawn.",
@@ -109,14 +87,6 @@ PREDICT: Responses = {
             "image/png": BINARY,
         },
     },
-    **_problems(
-        {
-            404: "No model of this name is served.",
-            406: "Accept allows neither JSON nor JPEG nor PNG, or is too long.",
-            415: "The body is of a type that holds no image, or compressed.",
-            **IMAGE_ERRORS,
-        }
-    ),
 }
 """Responses of POST /v1/predict."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -45,11 +45,6 @@ _BY_VERSION = ("/models/{model}", "/models/{model}/versions/{version}")
 _R = TypeVar("_R")
 
 
-def _errors(texts: Mapping[int | str, str]) -> v1_schemas.Responses:
-    schema = v1_schemas.object_of("error", error=v1_schemas.TEXT)
-    return {status: v1_schemas.answer(text, schema) for status, text in texts.items()}
-
-
 _BODY = {
     "application/json": {"schema": {"type": "object", "externalDocs": {"url": "https://kserve.github.io/website"}}},
     "application/octet-stream": v1_schemas.BINARY,
@@ -61,10 +56,11 @@ _REQUEST = {
 }
 _INFER: v1_schemas.Responses = {
     200: {"description": "The outputs; in the form of requests.", "content": _BODY},
-    **_errors({**v1_schemas.IMAGE_ERRORS, 415: "The body is compressed."}),
 }
 _STATE: v1_schemas.Responses = {200: {"description": "It is."}, 400: {"description": "It is not."}}
-_ERRORS = _errors({**v1_schemas.ERRORS, 404: "There is no such model, version or region."})
+_ERRORS: v1_schemas.Responses = {
+    "default": v1_schemas.answer("What is wrong.", v1_schemas.object_of("error", error=v1_schemas.TEXT))
+}
 router = APIRouter(prefix=problems.PROTOCOL, tags=["Open Inference Protocol"], responses=_ERRORS)
 
 
