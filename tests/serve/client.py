@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import inspect
+import random
 import socket
 import threading
 from contextlib import asynccontextmanager, contextmanager
@@ -96,6 +97,17 @@ class Held:
             if self.error is not None:
                 raise self.error
         return self._model.predict(images, **options)
+
+
+def mutants(body, head, count):
+    """Copies of a request with one to three places changed, most of them in its head."""
+    chance = random.Random(0)
+    for _ in range(count):
+        mutant = bytearray(body)
+        for _ in range(chance.randint(1, 3)):
+            at = chance.randrange(head if chance.random() < 0.6 else len(body))
+            mutant[at : at + chance.randint(0, 2)] = chance.randbytes(chance.randint(0, 2))
+        yield bytes(mutant)
 
 
 def check_equal(result, found, *, is_text=False):

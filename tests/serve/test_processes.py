@@ -47,7 +47,7 @@ def make_or_fail(self, table, number, *more):
     if number == 1 and table.were_all_ready:
         def fail(*_):
             raise RuntimeError("CUDA error: out of luck")
-        dispatcher.Dispatcher._predict_black_frames = fail
+        dispatcher.Dispatcher._capture = fail
     make(self, table, number, *more)
 
 dispatcher.Dispatcher._answer = answer_or_break

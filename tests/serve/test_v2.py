@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import random
 import struct
 from collections import Counter
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 import maskjet
-from tests.serve.client import asking, check_equal, encoded, run, served, serving
+from tests.serve.client import asking, check_equal, encoded, mutants, run, served, serving
 from tests.sources.test_hostile_images import png_of
 
 http = pytest.importorskip("tritonclient.http", reason="tritonclient[http] is not installed", exc_type=ImportError)
@@ -326,15 +325,11 @@ async def test_damaged_bodies_are_never_the_services_fault(client, street):
     fields = {"inputs": [{"name": "image", "datatype": "BYTES", "shape": [1]}], "parameters": {"threshold": 0.4}}
     fields["inputs"][0]["parameters"] = {"binary_data_size": len(image) + 4}
     text = json.dumps(fields).encode()
-    chance, statuses = random.Random(0), Counter()
+    statuses = Counter()
     for body, length in ((pixels, pixels_length), (text + struct.pack("<I", len(image)) + image, str(len(text)))):
         headers = {LENGTH: length}
-        for _ in range(60):
-            damaged = bytearray(body)
-            for _ in range(chance.randint(1, 3)):
-                at = chance.randrange(int(length)) if chance.random() < 0.6 else chance.randrange(len(body))
-                damaged[at : at + chance.randint(0, 2)] = chance.randbytes(chance.randint(0, 2))
-            answer = await client.post(INFER, content=bytes(damaged), headers=headers)
+        for mutant in mutants(body, int(length), 60):
+            answer = await client.post(INFER, content=mutant, headers=headers)
             statuses[answer.status_code] += 1
             assert list(answer.json()) == (
                 ["model_name", "model_version", "outputs"] if answer.status_code == 200 else ["error"]

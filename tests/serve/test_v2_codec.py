@@ -113,13 +113,9 @@ def test_parameters_and_outputs_are_read():
 WRONG_FIELDS = [
     ([], "The request must be an object, got a list of 0"),
     ({}, r"inputs must be given\."),
-    ({"inputs": []}, "inputs must have at least 1 item after validation, not 0, got a list of 0"),
-    ({"inputs": {}}, "inputs must be a valid array, got an object of 0"),
-    ({"inputs": [7]}, r"inputs\.0 must be an object, got 7"),
-    ({"inputs": [{"name": "imgae"}]}, r"inputs\.0\.name must be 'image', got 'imgae'"),
+    ({"inputs": []}, "inputs must have at least 1 item"),
     ({"inputs": [{"name": "\x1b[2J" + "x" * 10**5}]}, "got '\ufffd\\[2Jx{55}…'"),
     (image_input([1, 1, 3], "FP32", data=[0, 0, 0]), r"inputs\.0\.datatype must be 'UINT8' or 'BYTES', got 'FP32'"),
-    (image_input(None, data=[]), r"inputs\.0\.shape must be a valid array, got null"),
     (image_input([1, 1, 1, 1, 3], data=[]), r"inputs\.0\.shape must have at most 4 items"),
     (image_input([1, 3], data=[]), r"shape must be \[H, W, 3\] or \[N, H, W, 3\] of UINT8, got \[1, 3\]"),
     (image_input([1, 1, 4], data=[]), r"shape must be .* of UINT8, got \[1, 1, 4\]"),
@@ -129,47 +125,28 @@ WRONG_FIELDS = [
     (image_input([1, 1], "BYTES", data=[]), r"shape must be \[N\] of BYTES"),
     (image_input([1, 1, 3]), "image must have one of data, binary_data_size, and shared_memory_region"),
     (image_input([1, 1, 3], data=[1, 2]), "image must have 3 values, as its shape, got 2"),
-    (image_input([1, 1, 3], data="abc"), r"inputs\.0\.data must be a valid array, got 'abc'"),
-    (image_input([1, 1, 3], data=[1, 2, 256]), r"whole numbers 0\.\.255"),
-    (image_input([1, 1, 3], data=[1, 2, 2**70]), r"whole numbers 0\.\.255"),
-    (image_input([1, 1, 3], data=[1, 2, 1.0]), r"whole numbers 0\.\.255"),
-    (image_input([1, 1, 3], data=["abc"]), r"whole numbers 0\.\.255"),
+    *((image_input([1, 1, 3], data=[1, 2, each]), r"whole numbers 0\.\.255") for each in (256, 2**70, 1.0)),
     (image_input([2, 1, 3], data=[[[1, 2, 3]], [[1, 2]]]), "image must have 6 values, as its shape, got 5"),
     (image_input([2, 1, 3], data=[[[1, 2, 3]], 4]), r"whole numbers 0\.\.255"),
     (image_input([1], "BYTES", data=[]), "data must be 1 texts, as its shape, got 0"),
-    (image_input([1], "BYTES", data=[7]), "data must be base64"),
-    (image_input([1], "BYTES", data=["é"]), "data must be base64"),
-    (image_input([1, 1, 3], parameters=[]), r"inputs\.0\.parameters must be an object, got a list of 0"),
+    *((image_input([1], "BYTES", data=[each]), "data must be base64") for each in (7, "é")),
     (image_input([1, 1, 3], parameters={"binary_data_size": 3}), "must be the 0 bytes after the JSON, got 3"),
 ]
 WRONG_CHOICES = [
-    ({"id": 7}, "id must be a valid string, got 7"),
     ({"id": "x" * 1025}, "id must have at most 1024 characters"),
-    ({"parameters": [1]}, "parameters must be an object, got a list of 1"),
     ({"parameters": {"treshold": 1}}, r"parameters\.treshold must be left out: it is unknown, got 1"),
     ({"parameters": {"threshold": 1.5}}, r"parameters\.threshold must be less than or equal to 1, got 1\.5"),
-    ({"parameters": {"threshold": True}}, r"parameters\.threshold must be a valid number, got true"),
-    ({"parameters": {"classes": 7}}, r"parameters\.classes must be a valid array, got 7"),
     ({"parameters": {"classes": []}}, r"parameters\.classes must have at least 1 item"),
     ({"parameters": {"classes": ["x" * 1025]}}, "at most 1024 characters"),
     ({"parameters": {"classes": "a," * 4097}}, "at most 4096 items"),
-    ({"parameters": {"max_detections": 0}}, r"parameters\.max_detections must be greater than or equal to 1, got 0"),
-    ({"parameters": {"max_detections": 1.0}}, r"max_detections must be a valid integer, got 1\.0"),
     ({"parameters": {"max_detections": 2**31}}, "must be less than 2147483648"),
     ({"parameters": {"timeout": 0}}, r"parameters\.timeout must be greater than or equal to 1"),
-    ({"parameters": {"timeout": 0.5}}, r"timeout must be a valid integer, got 0\.5"),
-    ({"parameters": {"binary_data_output": 1}}, "binary_data_output must be a valid boolean, got 1"),
-    ({"outputs": "boxes"}, "outputs must be a valid array, got 'boxes'"),
-    ({"outputs": ["boxes"]}, r"outputs\.0 must be an object, got 'boxes'"),
-    ({"outputs": [{}]}, r"outputs\.0\.name must be given"),
     ({"outputs": [{"name": "box"}]}, "got 'box'; did you mean 'boxes'?"),
     ({"outputs": [{"name": "boxes"}] * 2}, "each name once, got 'boxes' twice"),
     ({"outputs": [{"name": "boxes"}] * 7}, "outputs must have at most 6 items"),
-    ({"outputs": [{"name": "boxes", "parameters": {"binary_data": 1}}]}, "binary_data must be a valid boolean, got 1"),
-    ({"outputs": [{"name": "boxes", "parameters": {"classification": 3}}]}, "classification must be left out, got 3"),
-    (
-        {"outputs": [{"name": "boxes", "parameters": {"shared_memory_region": "a"}}]},
-        r"outputs\.0\.parameters\.shared_memory_region must be left out, got 'a'",
+    *(
+        ({"outputs": [{"name": "boxes", "parameters": {name: 3}}]}, rf"outputs\.0\.parameters\.{name} must be left out")
+        for name in ("classification", "shared_memory_region")
     ),
 ]
 
@@ -191,10 +168,8 @@ def test_a_wrong_tensor_or_choice_is_refused(sent, message):
     [
         (b"", "The request must be JSON, or binary data after it with the header Inference-Header"),
         (b"[" * 50_000, "The request must be JSON.* recursion limit exceeded"),
-        (b'{"id":' * 20_000, "The request must be JSON.* recursion limit exceeded"),
         (b'{"inputs": [], "parameters": {"threshold": NaN}}', r"threshold must be a finite number, got nan"),
         (b'{"id": "\\ud800"}', "The request must be JSON"),
-        (b'{"id": "\xff"}', "The request must be JSON"),
         (b'{"inputs": [{"name": "image", "datatype": "BYTES", "shape": [-' + b"9" * 10**5 + b"]}]}", "must be JSON"),
         (b'{"inputs": []} x', "The request must be JSON"),
     ],
@@ -325,7 +300,5 @@ def test_values_that_are_not_finite_need_binary():
 
 
 def test_a_large_image_may_be_json():
-    side = 400
-    data = [255] * (side * side * 3)
-    got = read(join(image_input([side, side, 3], data=data)), most_pixels=side**2)[1]
-    assert got[0].min() == 255
+    (got,) = read_images(join(image_input([400, 400, 3], data=[255] * 480_000)), most_pixels=160_000)
+    assert got.min() == 255

@@ -145,18 +145,12 @@ def system(key, size=1, **more):
     ("fields", "message"),
     [
         (system("../etc/passwd"), "key must match pattern"),
-        (system("a/b"), "key must match pattern"),
-        (system("/.."), "key must match pattern"),
         (system("a\n"), "key must match pattern"),
         (system("x" * 251), "key must match pattern"),
         (system("maskjet-test-nothing"), "key must be shared memory to read, got .*: No such file"),
         (system("a", 0), "byte_size must be greater than or equal to 1"),
-        (system("a", 2**62), "byte_size must be less than"),
         (system("a", offset=-1), "offset must be greater than or equal to 0"),
-        (system("a", True), "byte_size must be a valid integer, got true"),
-        ({**system("a"), "name": ""}, "name must have at least 1 character"),
         ({**system("a"), "name": "x" * 257}, "name must have at most 256 characters"),
-        ({"name": "a"}, "key must be given"),
     ],
 )
 def test_wrong_regions_are_refused(regions, fields, message):

@@ -133,12 +133,8 @@ class AccessControl:
         """Refuse connections to a non-loopback address; Unix sockets have no address."""
         address, _ = scope.get("server") or ("localhost", None)
         if not self._is_own(address):
-            raise problems.ProblemError(
-                403,
-                "needs-token",
-                "Without a token only this machine is answered: set MASKJET_TOKEN for the service, or insecure if "
-                "whoever reaches it may use it.",
-            )
+            detail = "Without a token only this machine is answered: set MASKJET_TOKEN for the service, or insecure."
+            raise problems.ProblemError(403, "needs-token", detail)
 
     def _check_host(self, headers: Headers) -> None:
         """Refuse Host headers that are not loopback names, against DNS rebinding."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -36,7 +37,7 @@ too many frames a second or none for long, 1009 after a message that is too larg
 when there are too many WebSockets.
 """
 _DEPTH = 2  # as `dispatcher.PERMITS`
-_BURST_S = 2.0  # seconds of frames that may come at once, as after a network stall
+_BURST_S = 2.0  # for which the rate of frames is measured: so many may come at once, as after a network stall
 _SUBPROTOCOL = "maskjet"
 _SOURCE = "stream"  # label `source` in the metrics
 
@@ -82,20 +83,6 @@ async def _run(websocket: WebSocket, service: Service) -> None:
         service.metrics.streams.dec()
 
 
-class _RateLimit:
-    """A token bucket for `most` frames a second that holds `_BURST_S` seconds' worth."""
-
-    def __init__(self, most: int, now: float) -> None:
-        self._most, self._before = most, now
-        self._room = most * _BURST_S
-
-    def count(self, now: float) -> bool:
-        """Count one frame; returns False if it is one too many."""
-        self._room = min(self._room + (now - self._before) * self._most, self._most * _BURST_S) - 1
-        self._before = now
-        return self._room >= 0
-
-
 class _FrameStream:
     """The frames and answers of one WebSocket."""
 
@@ -138,7 +125,7 @@ class _FrameStream:
     async def _receive(self) -> None:
         """Receive frames and keep the newest; returns when the client disconnects."""
         loop, settings = asyncio.get_running_loop(), self._service.settings
-        rate = _RateLimit(settings.frame_rate, loop.time())
+        arrivals = deque[float](maxlen=round(settings.frame_rate * _BURST_S))
         index = 0
         while True:
             try:
@@ -153,8 +140,9 @@ class _FrameStream:
                 raise WebSocketException(1003, "A frame must be a binary message, a text came.")
             if len(data) > settings.frame_bytes:
                 raise WebSocketException(1009, f"A frame must have at most {settings.frame_bytes:,} bytes.")
-            if not rate.count(loop.time()):
+            if len(arrivals) == arrivals.maxlen and loop.time() - arrivals[0] < _BURST_S:
                 raise WebSocketException(1008, f"At most {settings.frame_rate} frames may come a second, more came.")
+            arrivals.append(loop.time())
             if self._newest.full():
                 self._dropped += 1
                 self._service.metrics.dropped.labels(_SOURCE).inc()
