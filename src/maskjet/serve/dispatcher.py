@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -31,7 +31,6 @@ from maskjet.tiling.layout import MOST_AUTO, check_tiles
 if TYPE_CHECKING:
     from maskjet.detections import Detections
     from maskjet.model import Model
-    from maskjet.serve.service import Service
     from maskjet.sources.nvjpeg import JPEGDecoder
 
 PERMITS = 2
@@ -41,6 +40,19 @@ _SIZE_HW = (720, 1280)
 _log = logging.getLogger("maskjet.serve")
 
 
+class Observer(Protocol):
+    """Receives a dispatcher's events, in the threads that call the model."""
+
+    def warm(self, model: str) -> None:
+        """The model has answered its first frames."""
+
+    def batch_done(self, model: str, images: int, queue_s: Sequence[float], predict_s: float) -> None:
+        """A batch was answered."""
+
+    def failed(self, error: Exception) -> None:
+        """The model can't be used any more."""
+
+
 class Dispatcher:
     """Queues the images of one model's requests, and calls the model in batches.
 
@@ -48,7 +60,7 @@ class Dispatcher:
         name: Name of the model in the service.
         model: The model.
         pool: Threads that decode images and call the model; more than `permits`.
-        observer: Is told, in threads, when the model is warm, a batch is done, or the model has failed.
+        observer: Receives the events.
         queue: Most images that wait, including those being decoded.
         batch: Largest batch; None for the model's own on a GPU. On a CPU None is 1: larger ones are no faster (one
             permit, demo at 720p, 2 cores: 9.1 images/s alone, 9.6 in twos, 7.3 in eights).
@@ -62,7 +74,7 @@ class Dispatcher:
         name: str,
         model: Model,
         pool: Executor,
-        observer: Service,
+        observer: Observer,
         *,
         queue: int = 64,
         batch: int | None = None,

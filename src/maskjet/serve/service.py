@@ -208,20 +208,20 @@ class Service:
         self.has_hung = ending.is_alive()
 
     def warm(self, model: str) -> None:
-        """A model has answered its first frames; called by a dispatcher's threads."""
+        """A model has answered its first frames; see `dispatcher.Observer`."""
         self._warming.discard(model)
         if self.is_warm:
             self._set(self._warmed)
 
     def batch_done(self, model: str, images: int, queue_s: Sequence[float], predict_s: float) -> None:
-        """Record a batch's measurements; called by a dispatcher's threads."""
+        """Record a batch's measurements; see `dispatcher.Observer`."""
         self.metrics.batch_images.labels(model).observe(images)
         self.metrics.stage_seconds.labels("predict").observe(predict_s)
         for seconds in queue_s:
             self.metrics.stage_seconds.labels("queue").observe(seconds)
 
     def failed(self, error: Exception) -> None:
-        """A model can't be used any more; called by a dispatcher's threads."""
+        """A model can't be used any more; see `dispatcher.Observer`."""
         self.failure, self.error = self.failure or str(error), self.error or error
         self._set(self._failed)
         self._set(self._warmed)
