@@ -70,8 +70,18 @@ def test_many_frames_become_several_batches_with_the_same_rows(monkeypatch):
     whole = table_of(segment, frames)
     monkeypatch.setattr(jobs_rows, "_FRAMES_AT_ONCE", 7)
     many = table_of(segment, frames)
+    monkeypatch.setattr(jobs_rows, "_FRAMES_AT_ONCE", 1000)
+    monkeypatch.setattr(jobs_rows, "_BYTES_AT_ONCE", 100)
     assert len(many.to_batches()) == 8
+    assert len(table_of(segment, frames).to_batches()) > 8
     assert whole.equals(many)
+    assert whole.equals(table_of(segment, frames))
+
+
+def test_masks_beyond_what_offsets_count_are_refused(monkeypatch):
+    monkeypatch.setattr(jobs_rows, "_MOST_BYTES", 10)
+    with pytest.raises(InputError, match="rle must have at most 10 bytes in a frame, got"):
+        table_of(*made_up(count=4))
 
 
 @pytest.mark.parametrize(

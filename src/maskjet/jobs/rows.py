@@ -25,7 +25,9 @@ METADATA_KEY = b"maskjet"
 """Key of maskjet's JSON in the metadata of a schema."""
 _TRACKS = ("track_id", "track_class_id")
 _WEAK = "weak_"  # prefix of the columns of weak detections
-_FRAMES_AT_ONCE = 1024  # frames per record batch, since offsets have 32 bits
+_FRAMES_AT_ONCE = 1024  # frames per record batch, since list offsets have 32 bits
+_BYTES_AT_ONCE = 2**28
+_MOST_BYTES = 2**31 - 1
 
 
 def arrow() -> Any:
@@ -124,13 +126,18 @@ class TableBuilder:
         )
         self._detections = 0
         self._waiting: list[FoundFrame] = []
+        self._bytes = 0
         self._batches: list[pyarrow.RecordBatch] = []
 
     def add(self, frame: FoundFrame) -> None:
         """Add a frame."""
+        size = sum(len(rle["counts"]) for each in (frame.found, frame.weak) if each for rle in each.rle or ())
+        if size > _MOST_BYTES:
+            raise InputError(f"rle must have at most {_MOST_BYTES} bytes in a frame, got {size}.")
         self._detections += len(frame.found)
         self._waiting.append(frame)
-        if len(self._waiting) == _FRAMES_AT_ONCE:
+        self._bytes += size
+        if len(self._waiting) == _FRAMES_AT_ONCE or self._bytes >= _BYTES_AT_ONCE:
             self._flush()
 
     def table(self, **more: Any) -> pyarrow.Table:
@@ -140,7 +147,7 @@ class TableBuilder:
         return with_metadata(table, frames=table.num_rows, detections=self._detections, **more)
 
     def _flush(self) -> None:
-        frames, self._waiting = self._waiting, []
+        frames, self._waiting, self._bytes = self._waiting, [], 0
         if not frames:
             return
         # Selects the schema's columns, and converts to its types.
