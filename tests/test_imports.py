@@ -24,7 +24,7 @@ ROOMS = [
         "ops",
     ],
     *["sources", "drawing", "detections", "tracking", "outputs", "engine", "networks", "tiling", "report", "model"],
-    *["rasters", "export", "parity", "evaluation", "jobs", "serve", "cli", "__main__", ""],
+    *["export", "parity", "evaluation", "jobs", "serve", "cli", "__main__", ""],
 ]
 
 

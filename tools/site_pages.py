@@ -1,7 +1,8 @@
 """Hooks of the documentation's site, which mkdocs.yml names: pages kept elsewhere, and the reference of the commands.
 
-`make docs` builds the site. CHANGELOG.md, the pages in benchmarks/ and the files in deploy/ stay where they are and
-become part of the site; links between them and docs/ are those of the repository, and are changed to the site's.
+`make docs` builds the site. CHANGELOG.md, the pages in benchmarks/ and the files in deploy/ and examples/ stay where
+they are and become part of the site; links between them and docs/ are those of the repository, and are changed to the
+site's.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     folder, directory_urls = config["site_dir"], config["use_directory_urls"]
-    for pattern in ("benchmarks/*.md", "benchmarks/results/**/*.*", "deploy/*"):
+    for pattern in ("benchmarks/*.md", "benchmarks/results/**/*.*", "deploy/*", "examples/*"):
         for path in sorted(ROOT.glob(pattern)):
             files.append(File(str(path.relative_to(ROOT)), str(ROOT), folder, directory_urls))
     files.append(File.generated(config, "changelog.md", abs_src_path=str(ROOT / "CHANGELOG.md")))
@@ -51,12 +52,12 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def to_site_links(markdown: str, page: str) -> str:
-    """Links of a page for the site, where docs/ is the top: there benchmarks/ and deploy/ lie in it, not beside it."""
+    """Links of a page for the site, where docs/ is the top: there benchmarks/ and the like lie in it, not beside it."""
     if page.startswith("benchmarks/"):
         return markdown.replace("](../docs/", "](../")
     up = "../" * page.count("/")
     return re.sub(
-        r"\]\((?:\.\./)+(benchmarks/|deploy/|CHANGELOG\.md)",
+        r"\]\((?:\.\./)+(benchmarks/|deploy/|examples/|CHANGELOG\.md)",
         lambda link: f"]({up}{'changelog.md' if link[1].endswith('.md') else link[1]}",
         markdown,
     )

@@ -167,25 +167,6 @@ def test_merges_as_a_dense_reference_in_any_order(seed):
     assert run(*zip(*again, strict=True)).to_json() == merged.to_json()
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_rows_of_tiles_one_by_one_make_the_same_things(seed):
-    every = [
-        (tile, found_in(tile, some)) for tile, some in zip(*random_scene(np.random.default_rng(seed)), strict=True)
-    ]
-    every = [pair for pair in every if pair[0] != FULL]
-
-    def merged(pairs, top=np.inf):
-        things = merge_tiles([part for _, part in pairs], [tile for tile, _ in pairs], HW, None, top)
-        whole = [(c, k, xyxy.tolist(), strips.tolist()) for strips, xyxy, c, k in zip(*things[:4], strict=True)]
-        return whole, [(pairs[k][0], part) for k, part in things.waiting]
-
-    things, waiting = [], []
-    for top, following in pairwise([*sorted({tile.top for tile, _ in every}), np.inf]):
-        whole, waiting = merged([*waiting, *(pair for pair in every if pair[0].top == top)], following)
-        things += whole
-    assert sorted(things) == sorted(merged(every)[0])
-
-
 SHAPES = {
     "in four tiles' corner": [area((20, 20, 44, 44))],
     "larger than a tile": [area((4, 4, 60, 92))],

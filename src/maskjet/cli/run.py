@@ -27,7 +27,7 @@ from maskjet.cli.options import (
     with_panel,
     with_tiling,
 )
-from maskjet.cli.runs import Run, run_in_turn, run_raster, run_together
+from maskjet.cli.runs import Run, run_in_turn, run_together
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, OutputError
 from maskjet.host import process
@@ -173,7 +173,6 @@ class RunCommand(TyperCommand):
     *("max_detections", "nvtx"),
 )
 def run(
-    context: typer.Context,
     source: Annotated[
         list[str],
         typer.Argument(
@@ -191,8 +190,8 @@ def run(
             "Video (.mp4, .mkv, .mov, .webm), .jsonl, .csv, .json (a COCO data set), .segm.json or .bbox.json (COCO "
             "results), .txt (MOT tracks), a folder of images, or one in .yolo for labels; - for JSON lines on stdout; "
             ".events.jsonl, http(s)://HOST/PATH or mqtt(s)://HOST/TOPIC for events of --count. May be repeated. {} "
-            "becomes the source's name; with several sources all but .jsonl, .csv and events need it. A GeoTIFF of any "
-            "size gives .geojson or .parquet. Until a file is whole it has .partial in its name.",
+            "becomes the source's name; with several sources all but .jsonl, .csv and events need it. Until a "
+            "file is whole it has .partial in its name.",
             "--out",
             "-o",
         ),
@@ -235,7 +234,6 @@ def run(
     """Find things in images and video; write video, JSON or pictures."""
     process.keep_freed_memory()
     from maskjet.outputs.opening import kind_of
-    from maskjet.rasters import SUFFIXES
     from maskjet.sources.containers import shown_name, stream_named
     from maskjet.sources.decoding import choose_decoding
     from maskjet.sources.expansion import expand_sources
@@ -248,10 +246,6 @@ def run(
         )
     everywhere, by_class = parse_thresholds(threshold)
     load = partial(load_model, model, weights, config, threshold=everywhere, classes=classes, class_names=class_names)
-    if any(out.lower().endswith(SUFFIXES) for out in outs):
-        summary = run_raster(context, load, source, outs, by_class or None, tiling)
-        summary.show(as_json=as_json, stdout_is_taken=False)
-        return
     counters: Any = ()
     if writing.count:
         from maskjet.tracking import parse_counters

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 from maskjet.cli import signals
 from maskjet.cli.drawing import check_classes
 from maskjet.cli.flags import in_flags
-from maskjet.cli.options import print_error, progress_bars, progress_of
+from maskjet.cli.options import print_error, progress_of
 from maskjet.cli.stdout import ReaderGoneError
 from maskjet.cli.summary import SourceSummary, Summary
-from maskjet.config import EngineConfig
-from maskjet.errors import FrameError, InputError, SourceError
+from maskjet.errors import FrameError, SourceError
 
 if TYPE_CHECKING:
     from maskjet.detections import Detections
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from maskjet.sources.decoding import Decoding
     from maskjet.sources.frames import Frame, Source, UnopenedSource
     from maskjet.sources.source import Opening
-    from maskjet.tiling.layout import Tiling
     from maskjet.tracking import Counting, Line, Zone
 
     Results = Generator[tuple[Frame, Detections]]
@@ -129,33 +127,6 @@ def run_in_turn(run: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) 
                     sinks = outputs.open_in_turn()
                     stack.enter_context(_gathering(run, sinks, outputs))
                 _run_one(run, model, position, source, results, sinks)
-
-
-def run_raster(
-    context: Any, load: Callable[[], Model], sources: Sequence[str], outs: Sequence[str], threshold: Any, tiling: Tiling
-) -> Summary:
-    """Run a model on a GeoTIFF and write maps; `context` has the command line, whose other options are refused."""
-    from maskjet.outputs.folder import unique_stems
-    from maskjet.outputs.opening import PLACEHOLDER, find_existing
-    from maskjet.rasters import detect_raster
-
-    known = "source out no_overwrite model weights class_names threshold classes as_json tile overlap"
-    for name in sorted(context.params.keys() - known.split()):
-        if not hasattr(EngineConfig, name) and context.get_parameter_source(name).name == "COMMANDLINE":
-            raise InputError(f"{name} must not be given where outputs are .geojson or .parquet, for rasters.")
-    if len(sources) > 1:
-        raise InputError(f"source must be one GeoTIFF where outputs are .geojson or .parquet, got {len(sources)}.")
-    outs = [out.replace(PLACEHOLDER, unique_stems(sources)[0]) for out in outs]
-    replaced = find_existing(outs, overwrite=not context.params["no_overwrite"])
-    options: Any = {"tile": tiling.tile or 640, "overlap": tiling.overlap, "threshold": threshold}
-    with load() as model, progress_bars() as bars:
-        start, bar = time.perf_counter(), bars.add_task("detecting", total=None)
-        count = detect_raster(
-            *(model, sources[0], outs), on_row=lambda done, of: bars.update(bar, completed=done, total=of), **options
-        )
-        seconds = time.perf_counter() - start
-    own = SourceSummary(sources[0], "done", frames=1, detections=count)
-    return Summary(1, count, seconds=seconds, fps=1 / seconds, outputs=outs, replaced=[*replaced], sources=[own])
 
 
 def _run_one(run: Run, model: Model, position: int, source: Source, results: Results, sinks: SinksInTurn) -> None:

@@ -13,7 +13,7 @@ from maskjet.cli.options import INPUT, JsonOption, WeightsOption, completing, pr
 from maskjet.config import EngineConfig
 from maskjet.spec import MODELS
 
-COMPILED = ("drawing", "ops", "outputs.opening", "rasters", "sources.plain_jpegs", "tiling.frames", "tracking")
+COMPILED = ("drawing", "ops", "outputs.opening", "sources.plain_jpegs", "tiling.frames", "tracking")
 """Modules of maskjet whose import registers all compiled functions."""
 EPILOG = """
 # What the demo needs; what a service with batches of up to 16 images needs.

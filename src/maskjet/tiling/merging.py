@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -57,8 +56,6 @@ class Things(NamedTuple):
     """float32 [n]: confidences, 0..1."""
     class_id: NDArray[np.int32]
     """int32 [n]: class ids."""
-    waiting: list[tuple[int, Detections]]
-    """(tile position, detections not merged yet) per tile; see `merge_tiles`."""
 
 
 def merge(found: Sequence[Detections], tiles: Sequence[Tile], size_hw: tuple[int, int], most: int) -> Detections:
@@ -89,13 +86,9 @@ def merge(found: Sequence[Detections], tiles: Sequence[Tile], size_hw: tuple[int
 
 
 def merge_tiles(
-    found: Sequence[Detections], tiles: Sequence[Tile], size_hw: tuple[int, int], most: int | None, top: float = inf
+    found: Sequence[Detections], tiles: Sequence[Tile], size_hw: tuple[int, int], most: int | None
 ) -> Things:
-    """Merge tiles of a frame of any size; for arguments and errors see `merge`.
-
-    If further rows of tiles are to come, the first one at `top`, detections that they may change wait. To give
-    these together with what is found there makes the same things as all tiles at once.
-    """
+    """Merge the tiles of a frame of any size, also one too large for masks; for arguments and errors see `merge`."""
     by_size = sorted(range(len(tiles)), key=lambda k: (tiles[k].height * tiles[k].width, tiles[k]))
     found, places = [found[k] for k in by_size], np.array([tiles[k] for k in by_size], np.int64)
     tile = np.repeat(np.arange(len(places)), [len(each) for each in found])
@@ -115,18 +108,13 @@ def merge_tiles(
     pairs = _compare(strips, spans, boxes, class_id, tile, places, is_cut)
     pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
     groups = _group(pairs, areas, is_cut, is_judged, tile, class_id, AGREES)
-    waits = _find_waiting(boxes[:, 3] >= top, pairs, areas)
-    heads = np.flatnonzero((groups == np.arange(len(groups))) & ~waits)[:most]
+    heads = np.flatnonzero(groups == np.arange(len(groups)))[:most]
     around, united = xyxy[heads], [strips[first:end] for first, end in spans[heads].tolist()]
     for k in np.flatnonzero(np.bincount(groups[groups >= 0], minlength=len(groups))[heads] > 1):
         members = np.flatnonzero(groups == heads[k])
         around[k, :2], around[k, 2:] = xyxy[members, :2].min(axis=0), xyxy[members, 2:].max(axis=0)
         united[k] = _unite(np.concatenate([strips[first:end] for first, end in spans[members]]))
-    is_held = np.empty_like(waits)
-    is_held[order] = waits
-    held = np.split(is_held, np.cumsum([len(each) for each in found])[:-1])
-    waiting = [(k, each[its]) for k, each, its in zip(by_size, found, held, strict=True) if its.any()]
-    return Things(united, around, confidence[heads], class_id[heads], waiting)
+    return Things(united, around, confidence[heads], class_id[heads])
 
 
 def to_runs(masks: Sequence[NDArray[np.int32]], size_hw: tuple[int, int]) -> Runs:
@@ -164,16 +152,6 @@ def _find_cut(boxes: Ints, tile: Ints, tiles: Ints, size_hw: tuple[int, int]) ->
         return is_cut, np.zeros_like(is_cut)
     laps = [(np.diff(np.unique(starts[:-1, axis])) < (ends - starts)[0, axis]).all() for axis in range(2)]
     return is_cut, is_cut & ~(cuts & ~np.array(laps)).any(axis=1)
-
-
-def _find_waiting(waits: Bools, pairs: Ints, areas: Ints) -> Bools:
-    """Propagate waiting over pairs that a rule may join or drop, but not over mere neighbours."""
-    shared, least = pairs[:, 2], np.minimum(areas[pairs[:, 0]], areas[pairs[:, 1]])
-    iou = shared / (pairs[:, 3] + pairs[:, 4] - shared)
-    i, j = pairs[(iou >= AGREES) | (shared >= AGREES * least), :2].T
-    while (is_mixed := waits[i] != waits[j]).any():
-        waits[i[is_mixed]] = waits[j[is_mixed]] = True
-    return waits
 
 
 @compiled("boolean(int64[::1], int64[::1], int64[::1], int64[::1])")
