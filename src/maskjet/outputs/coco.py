@@ -26,32 +26,7 @@ _ENTRIES_AT_ONCE = 1000
 _OPTIONS = LabelOptions()
 
 
-class JsonList(TextFile):
-    """A JSON list, written incrementally.
-
-    Entries are written as they come, one JSON object per line, to a .partial.jsonl beside the file, so that memory does
-    not grow and entries survive a crash. `close` builds the file from them.
-    """
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path, suffix=".jsonl")
-
-    def _add(self, entries: list[dict[str, Any]]) -> None:
-        """Write one frame's entries."""
-        self._append("".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries))
-
-    def _finish(self, temporary: TemporaryFile) -> None:
-        with replacing(self._path) as whole:
-            self._build(temporary.path, whole)
-            whole.write(b"\n")
-        temporary.remove()
-
-    def _build(self, entries: Path, whole: TemporaryFile) -> None:
-        """Build the final file from the entries, as a list."""
-        _copy(entries, b"", whole)
-
-
-class CocoJson(JsonList):
+class CocoJson(TextFile):
     """A COCO data set, with a score per annotation; or a COCO results list.
 
     A file in .segm.json or .bbox.json is a list of results of that kind, for pycocotools' loadRes. A data set's
@@ -62,10 +37,13 @@ class CocoJson(JsonList):
     unchanged; or the options give classes their ids, and leave out others. Masks are RLE, or polygons along the pixels'
     edges, as pycocotools reads them, whose area is theirs. With tracking, annotations have their track_id, sources are
     listed as videos, and images have video_id and frame_id, their index in it, as in data sets of video.
+
+    Entries are written as they come, one JSON object per line, to a .partial.jsonl beside the file, so that memory does
+    not grow and entries survive a crash. `close` builds the file from them.
     """
 
     def __init__(self, path: str, options: LabelOptions = _OPTIONS, *, counts_images: bool = False) -> None:
-        super().__init__(path)
+        super().__init__(path, suffix=".jsonl")
         self._options, self._counts_images = options, counts_images
         self._kind = _KINDS.get(Path(Path(path).stem).suffix.lower())
         self._annotations = 0
@@ -122,11 +100,21 @@ class CocoJson(JsonList):
         self._ids |= {n: n + self._first_id if chosen is None else chosen[names[n]] for n in new}
         return [{"name": names[n], "id": self._ids[n]} for n in new]
 
-    def _build(self, entries: Path, whole: TemporaryFile) -> None:
+    def _add(self, entries: list[dict[str, Any]]) -> None:
+        """Write one frame's entries."""
+        self._append("".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries))
+
+    def _finish(self, temporary: TemporaryFile) -> None:
         """Build the data set, or the list of results, from the entries."""
-        if self._kind:
-            super()._build(entries, whole)
-            return
+        with replacing(self._path) as whole:
+            if self._kind:
+                _copy(temporary.path, b"", whole)
+            else:
+                self._build(temporary.path, whole)
+            whole.write(b"\n")
+        temporary.remove()
+
+    def _build(self, entries: Path, whole: TemporaryFile) -> None:
         for name, start in _STARTS.items():
             if name == "videos" and not self._videos:
                 continue

@@ -17,8 +17,7 @@ from maskjet.drawing.style import refuse_transparency
 from maskjet.errors import InputError, OutputError
 from maskjet.host.files import naming
 from maskjet.masks.stray_pixels import MaskPixels, check_mask_pixels
-from maskjet.outputs import annotation_tools, crops, drawing_process, events, labels, pictures, video
-from maskjet.outputs.annotation_tools import LabelMeFiles, LabelStudioTasks
+from maskjet.outputs import crops, drawing_process, events, labels, pictures, video
 from maskjet.outputs.coco import CocoJson
 from maskjet.outputs.drawing_process import VideoProcess
 from maskjet.outputs.encoders import DEFAULT_QUALITY, Encoder, Encoding, share_cores
@@ -45,17 +44,11 @@ _KINDS: Mapping[str, Kind] = {
     ".json": "data set",
     ".csv": "table",
     labels.SUFFIX: "labels",
-    annotation_tools.LABELME: "labels",
     crops.SUFFIX: "crops",
     ".txt": "tracks",
     **dict.fromkeys(SUFFIXES, "images"),
 }
 _DRAWN = ("images", "video")
-_FOLDERS: Mapping[str, Callable[..., Sink]] = {
-    labels.SUFFIX: YoloLabels,
-    annotation_tools.LABELME: LabelMeFiles,
-    crops.SUFFIX: crops.Crops,
-}
 _LABELS = LabelOptions()
 _SHARED = ("lines", "table", "events")  # kinds that accept frames of several sources, also into a pipe
 
@@ -96,9 +89,8 @@ class Outputs:
 
     def shows_frames(self, out: str) -> bool:
         """Whether an output contains original pixels of frames, without annotation or redaction."""
-        if Path(out).suffix.lower() == labels.SUFFIX:
-            return self.content.label_options.yolo_images != "none"
-        return kind_of(out) in ("labels", "crops")
+        copies_images = self.content.label_options.yolo_images != "none"
+        return kind_of(out) == "crops" or (kind_of(out) == "labels" and copies_images)
 
     def prepare(self) -> None:
         """Start drawing processes early, which take seconds, for the outputs of the first source."""
@@ -149,9 +141,10 @@ class Outputs:
         own: dict[str, Any] = {"taken": taken, "sources": self._files, "root": source.root}
         if kind == "images":
             return AnnotatedImages(out, style=style, **own)
-        if kind in ("labels", "crops"):
-            make = _FOLDERS.get(Path(out).suffix.lower(), crops.Crops)
-            return make(out, self.content.label_options, **own)
+        if kind == "labels":
+            return YoloLabels(out, self.content.label_options, **own)
+        if kind == "crops":
+            return crops.Crops(out, self.content.label_options, **own)
         if kind == "video":
             opened = source if isinstance(source, Source) else None
             encoding, with_audio = self.content.encoding, self.content.with_audio
@@ -166,8 +159,6 @@ class Outputs:
             return StdoutLines()
         if kind == "lines":
             return JsonLines(out)
-        if out.lower().endswith(annotation_tools.LABEL_STUDIO):
-            return LabelStudioTasks(out)
         return CocoJson(out, self.content.label_options)
 
     def pairs(self) -> Iterator[tuple[str, AnySource]]:
@@ -203,11 +194,10 @@ def check_outputs(
     Args:
         outs: .mp4, .mkv, .mov or .webm for annotated video, .jsonl or "-" for JSON lines, .csv for a table, .json for
             a COCO data set, .segm.json or .bbox.json for COCO results of masks or boxes, .jpg or .png for one annotated
-            image, a folder (no suffix, or a slash at its end) for many, a folder in .yolo or .labelme for labels, one
-            called crops or in .crops for crops, .labelstudio.json for Label Studio's tasks. Each `{}` becomes the name
-            of the source: a file's without folder and suffix, a URL's host and file, "video0" for a camera. Characters
-            other than letters, digits, spaces and hyphens become "_", and equal names get a number. With several
-            sources only JSON lines and CSV may lack `{}`.
+            image, a folder (no suffix, or a slash at its end) for many, a folder in .yolo for labels, one called crops
+            or in .crops for crops. Each `{}` becomes the name of the source: a file's without folder and suffix, a
+            URL's host and file, "video0" for a camera. Characters other than letters, digits, spaces and hyphens become
+            "_", and equal names get a number. With several sources only JSON lines and CSV may lack `{}`.
         sources: At least one, in the order of `Frame.stream`; open, or as `expand_sources` finds them. None of their
             files is overwritten.
         style: A `DrawStyle`, `Redaction` or `Cutout` of video and images; None for all that can be drawn.
@@ -282,7 +272,7 @@ def kind_of(out: str) -> Kind:
         return "events"
     if Path(out).name.lower() == crops.SUFFIX[1:]:
         return "crops"
-    if suffix == "" or (out.endswith("/") and suffix not in _FOLDERS):
+    if suffix == "" or (out.endswith("/") and suffix not in (labels.SUFFIX, crops.SUFFIX)):
         return "images"
     if suffix not in _KINDS and not Path(out).is_dir():
         raise InputError(f"out must end in one of {', '.join(_KINDS)}, or be a folder or '-', got {out!r}.")

@@ -1,6 +1,5 @@
-"""Crops, and annotations for other tools: LabelMe, Label Studio and FiftyOne."""
+"""Crops, and FiftyOne's detections."""
 
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +17,8 @@ from maskjet.masks import coco_rle
 from maskjet.outputs.label_options import LabelOptions
 from maskjet.outputs.opening import check_outputs
 from maskjet.sources.frames import Frame, ListSource
-from tests.detections.test_detections import some_detections, tracked_detections
-from tests.outputs.outputs import frames, names, read_json, write
+from tests.detections.test_detections import tracked_detections
+from tests.outputs.outputs import frames, write
 from tests.sources.clips import picture, write_image
 
 pytestmark = pytest.mark.usefixtures("in_folder")
@@ -107,80 +106,9 @@ def test_crops_overwrite_no_source_and_show_nothing_that_is_redacted():
     sinks.write(Frame(0, None, NOISE, "s", "1.jpg"), found_in([(1, 2, 9, 9)]))
     with pytest.raises(InputError, match="out must not be where the source is"):
         sinks.close()
-    for out in ("a.crops", "crops", "a.labelme"):
+    for out in ("a.crops", "crops"):
         with pytest.raises(InputError, match="out must not show frames that are redacted or cut out"):
             check_outputs([out], sources, style=Redaction())
-
-
-def test_labelme_gets_a_polygon_per_part_and_its_image():
-    mask = np.zeros((48, 64), np.uint8)
-    mask[5:15, 5:25] = mask[30:40, 30:50] = 1
-    found = replace(tracked_detections(2), rle=coco_rle.encode(np.stack([mask, mask[::-1, ::-1]])))
-    Path("in/day1").mkdir(parents=True)
-    write_image("in/day1/1.png", np.zeros((48, 64, 3), np.uint8))
-    source = ListSource([Path("in/day1/1.png")], "in", root=Path("in"))
-    with check_outputs(["l.labelme"], [source]).open() as sinks:
-        for frame in source:
-            sinks.write(frame, found)
-    document = read_json("l.labelme/day1/1.json")
-    assert Path("l.labelme/day1", document["imagePath"]).resolve() == Path("in/day1/1.png").resolve()
-    assert (document["imageHeight"], document["imageWidth"], document["imageData"]) == (48, 64, None)
-    shapes = document["shapes"]
-    assert [(each["label"], each["group_id"], each["shape_type"]) for each in shapes] == [
-        *[("car", 0, "polygon")] * 2,
-        *[("bus", 1, "polygon")] * 2,
-    ]
-    assert sorted(map(sorted, (each["points"] for each in shapes[:2]))) == [
-        [[5, 5], [5, 15], [25, 5], [25, 15]],
-        [[30, 30], [30, 40], [50, 30], [50, 40]],
-    ]
-    assert [each["description"] for each in shapes[1:3]] == ["0.900", "0.500, track 0"]
-    write(["v.labelme"], frames(1), some_detections(1, with_masks=False))
-    assert names("v.labelme") == ["clip_000000.jpg", "clip_000000.json"]
-    document = read_json("v.labelme/clip_000000.json")
-    assert (document["imagePath"], document["shapes"][0]["shape_type"]) == ("clip_000000.jpg", "rectangle")
-    assert np.ravel(document["shapes"][0]["points"]) == pytest.approx(some_detections(1).xyxy[0])
-
-
-def decode_brush(data):
-    """Label Studio's RLE, as its own reader takes it apart; equal to label-studio-sdk 2.1's `decode_rle`."""
-    bits = iter("".join(f"{byte:08b}" for byte in data))
-
-    def take(count):
-        return int("".join(next(bits) for _ in range(count)), 2)
-
-    total, word, sizes, values = take(32), take(5) + 1, [take(4) + 1 for _ in range(4)], []
-    while len(values) < total:
-        is_run, length = take(1), take(sizes[take(2)]) + 1
-        values += [take(word)] * length if is_run else [take(word) for _ in range(length)]
-    return values
-
-
-def test_label_studio_gets_exact_masks_or_rectangles():
-    large, speck = np.zeros((2, 150, 200), bool)
-    large[1:149] = True  # of more values than one run of the RLE holds
-    cv2.circle(speck.view(np.uint8), (30, 20), 9, 1, -1)
-    speck[0, 0] = speck[-1, -1] = True
-    name = os.fsdecode(b"a b\xff.png")
-    write_image("a b.png", np.zeros((150, 200, 3), np.uint8))
-    Path("a b.png").rename(name)
-    frame = Frame(0, None, np.zeros((150, 200, 3), np.uint8), "s", name)
-    boxes = np.float32([[0, 0, 200, 150], [20, 15, 60, 30]])
-    found = Detections((150, 200), boxes, np.float32([0.75, 0.25]), np.int32([0, 0]), None, {0: "car"})
-    write(["l.labelstudio.json"], [frame] * 2, replace(found, rle=coco_rle.encode(np.stack([large, speck]))))
-    first, _ = read_json("l.labelstudio.json")
-    assert first["data"] == {"image": "/data/local-files/?d=a%20b%FF.png"}
-    (prediction,) = first["predictions"]
-    assert prediction["score"] == 0.5
-    for region, mask in zip(prediction["result"], (large, speck), strict=True):
-        assert (region["type"], region["value"]["brushlabels"]) == ("brushlabels", ["car"])
-        values = np.reshape(decode_brush(region["value"]["rle"]), (*mask.shape, 4))
-        np.testing.assert_array_equal(values, np.repeat(255 * mask[..., None], 4, axis=2))
-    write(["r.labelstudio.json"], [frame], found)
-    value = read_json("r.labelstudio.json")[0]["predictions"][0]["result"][1]["value"]
-    assert value == {"x": 10, "y": 10, "width": 20, "height": 10, "rotation": 0, "rectanglelabels": ["car"]}
-    with pytest.raises(InputError, match=r"source must be image files for 'v.labelstudio.json', got 'clip.mp4#0'"):
-        write(["v.labelstudio.json"], frames(1), some_detections(1))
 
 
 def test_fiftyone_gets_masks_in_their_own_boxes(monkeypatch):
