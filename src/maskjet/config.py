@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Precision = Literal["auto", "fp32", "fp16", "bf16"]
 Driver = Literal["auto", "graph", "eager"]
-RuntimeName = Literal["auto", "torch", "fused", "onnxruntime", "openvino", "tensorrt"]
+RuntimeName = Literal["auto", "torch", "fused", "onnxruntime", "openvino"]
 Resample = Literal["bilinear", "cv2"]
 Resizing = Literal["auto", "stretch", "letterbox"]
 Placing = Literal["auto", "center", "top-left"]
@@ -50,7 +50,7 @@ class EngineConfig:
     runtime: Annotated[
         RuntimeName,
         "What runs the network. auto: fused for an RF-DETR on a GPU if it can and compile is not given, else torch; "
-        "onnxruntime for .onnx, tensorrt for .engine and .plan. fused: kernels of our own.",
+        "onnxruntime for .onnx. fused: kernels of our own.",
     ] = "auto"
     engine: Annotated[
         Driver, "graph: a frame is one CUDA graph; eager: one step at a time; auto: graph if all steps allow it."

@@ -489,9 +489,9 @@ def load(
     Args:
         model: "demo" for the embedded one; a named size such as "rf-detr-seg-nano", with `weights`; the path of a
             checkpoint, whose size is then recognised, or of a folder to which transformers saved an RF-DETR; an
-            exported file (.onnx, .engine or .plan), of `maskjet.export` or of rfdetr; or torchvision's Faster or Mask
-            R-CNN, which is copied, or its builder's name with `weights`, as "torchvision:maskrcnn_resnet50_fpn". A
-            plain one is first rewritten by `maskjet.rewrites.optimize`, which takes class names, too.
+            exported file (.onnx), of `maskjet.export` or of rfdetr; or torchvision's Faster or Mask R-CNN, which is
+            copied, or its builder's name with `weights`, as "torchvision:maskrcnn_resnet50_fpn". A plain one is first
+            rewritten by `maskjet.rewrites.optimize`, which takes class names, too.
         weights: Path of a named model's checkpoint: rfdetr's .pt or .pth, torchvision's state dict, or safetensors;
             fine-tuned ones bring their classes along.
         class_names: Names of the classes, for weights that bring none: by id, as a list in the order of the ids from 0,

@@ -22,11 +22,10 @@ def test_options_reach_the_file(monkeypatch, maskjet):
     ("line", "code", "message"),
     [
         ("demo -o a.pt", 2, "--out must end in .onnx, got 'a.pt'."),
-        ("demo -o a.engine", 2, "--out must end in .onnx, got 'a.engine': trtexec builds engines of .onnx files."),
         ("demo -o a.onnx --precision int8", 2, "--precision must be one of ('fp32', 'fp16'), got 'int8'"),
         ("demo -o a.onnx --input-size 240", 2, "--input-size must be WIDTHxHEIGHT, as in 640x384, got"),
         ("demo -o a.onnx --input-size 241x120", 2, "--input-size must be a multiple of"),
-        ("a.engine -o a.onnx", 2, "model must be weights to be exported, got 'a.engine', which is exported"),
+        ("a.onnx -o b.onnx", 2, "model must be weights to be exported, got 'a.onnx', which is exported"),
         ("torchvision:maskrcnn_resnet50_fpn -o a.onnx", 2, "maskjet.rewrites.optimize_onnx"),
         ("a.pt -o a.onnx", 3, "model must be a file, got 'a.pt', which does not exist"),
         ("rf-detr-nano --weights a.pt -o a.onnx", 3, "--weights must be a file, got 'a.pt'"),

@@ -45,7 +45,7 @@ FOREIGN = {
         b"\x08\x08\x12\x07pytorch\x1a\x062.15.0",
         "is an ONNX model; give it as the model, by a name that ends in .onnx",
     ),
-    "engine": (b"ftrt\x00\x00\x00\x00", "is a TensorRT engine; give it as the model, by a name that ends in .engine"),
+    "engine": (b"ftrt\x00\x00\x00\x00", "is a TensorRT engine; pass the checkpoint that it was exported from"),
     "gzip": (b"\x1f\x8b\x08\x00", "is compressed with gzip; unpack it"),
     "pickle": (pickle.dumps({"model": 1}), "is a pickle that torch.save did not write"),
     "packed": (archive("weights.pth"), "is a zip archive with a checkpoint in it; unpack it"),

@@ -12,7 +12,7 @@ from maskjet.errors import InputError, UnsupportedError, suggest
 from maskjet.export.exported import ExportedFile
 from maskjet.host import process
 from maskjet.host.extras import require
-from maskjet.networks.exported.metadata import ENGINES, ONNX, Precision
+from maskjet.networks.exported.metadata import ONNX, Precision
 
 if TYPE_CHECKING:
     from torch import nn
@@ -91,8 +91,7 @@ def _check_out(out: str | os.PathLike[str]) -> Path:
         raise InputError(f"out must be a path, got a {type(out).__name__}.")
     path = Path(out)
     if path.suffix != ONNX:
-        end = ": trtexec builds engines of .onnx files" if path.suffix in ENGINES else ""
-        raise InputError(f"out must end in .onnx, got {str(path)!r}{end}.")
+        raise InputError(f"out must end in .onnx, got {str(path)!r}.")
     if path.exists() and not path.is_file():
         raise InputError(f"out must be a file, got {str(path)!r}, which is none.")
     return path

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 _CHECKPOINT = "pass the checkpoint that training saved"
 _EXPORTED = "pass the checkpoint that it was exported from"
-_AS_MODEL = "give it as the model, by a name that ends in"
 _AGAIN = "fetch it again"
 
 # (first bytes, kind of file, advice); text is compared in lower case, without leading spaces.
@@ -15,8 +14,8 @@ _SIGNATURES: Sequence[tuple[bytes, str, str]] = (
     (b"<!doctype html", "a web page and not the file that it links to", _AGAIN),
     (b"<html", "a web page and not the file that it links to", _AGAIN),
     (b"\x80", "a pickle that torch.save did not write", _CHECKPOINT),
-    (b"ftrt", "a TensorRT engine", f"{_AS_MODEL} .engine"),
-    (b"ptrt", "a TensorRT engine", f"{_AS_MODEL} .engine"),
+    (b"ftrt", "a TensorRT engine", _EXPORTED),
+    (b"ptrt", "a TensorRT engine", _EXPORTED),
     (b"\x1f\x8b", "compressed with gzip", "unpack it"),
 )
 # An ONNX file is a protobuf: first its IR version, then a field such as the producer or the graph.
@@ -33,7 +32,7 @@ def describe(head: bytes) -> tuple[str, str]:
         if signature in (head[: len(signature)], head.lstrip()[: len(signature)].lower()):
             return kind, cure
     if head[0] == 0x08 and len(head) > 2 and head[1] < 32 and head[2] in _ONNX_FIELDS:
-        return "an ONNX model", f"{_AS_MODEL} .onnx"
+        return "an ONNX model", "give it as the model, by a name that ends in .onnx"
     if all(byte >= 0x20 or byte in b"\t\n\r" for byte in head):
         return "a text file", _CHECKPOINT
     return "neither", _CHECKPOINT

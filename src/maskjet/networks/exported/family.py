@@ -1,4 +1,4 @@
-"""RF-DETR in exported files for `maskjet.load`: ONNX files and TensorRT engines; see `networks.Family`."""
+"""RF-DETR in ONNX files for `maskjet.load`; see `networks.Family`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from maskjet.config import EngineConfig, RuntimeName
 from maskjet.errors import InputError, UnsupportedError, translate_errors
 from maskjet.networks.exported.in_onnxruntime import OnnxRuntimeSession
 from maskjet.networks.exported.in_openvino import OpenVinoSession
-from maskjet.networks.exported.in_tensorrt import TensorRtSession
-from maskjet.networks.exported.metadata import ENGINES, ONNX
+from maskjet.networks.exported.metadata import ONNX
 from maskjet.networks.exported.network_file import NetworkFile, read_network_file
 from maskjet.networks.exported.running import FileRuntime, Session
 from maskjet.networks.rfdetr.steps import OneStage
@@ -23,7 +22,7 @@ from maskjet.postprocessing import Postprocessing
 def serves(model: object) -> bool:
     """Whether this is a `NetworkFile`, or a path with the suffix of an exported file."""
     if isinstance(model, str | os.PathLike):
-        return Path(model).suffix in (ONNX, *ENGINES)
+        return Path(model).suffix == ONNX
     return isinstance(model, NetworkFile)
 
 
@@ -65,21 +64,12 @@ def make_steps(network: NetworkFile, config: EngineConfig, postprocessing: Postp
 
 
 def _open(file: NetworkFile, runtime: RuntimeName, device: torch.device) -> FileRuntime:
-    """Open a file in a runtime.
-
-    "auto" is TensorRT for its engines, and ONNX Runtime for ONNX files, as `export` compares them in it.
-    """
-    is_engine = file.path.suffix in ENGINES
-    fitting = ("tensorrt",) if is_engine else ("onnxruntime", "openvino")
+    """Open a file in a runtime; "auto" is ONNX Runtime, in which `export` compares files."""
+    fitting = ("onnxruntime", "openvino")
     name = fitting[0] if runtime == "auto" else runtime
     if name not in fitting:
         raise InputError(f"runtime must be one of {('auto', *fitting)} for {str(file.path)!r}, got {runtime!r}.")
     session: Session
     with translate_errors(UnsupportedError, f"runtime={name!r} must be able to open {str(file.path)!r}, it is not"):
-        if is_engine:
-            session = TensorRtSession(file, device)
-        elif name == "openvino":
-            session = OpenVinoSession(file, device)
-        else:
-            session = OnnxRuntimeSession(file, device)
+        session = OpenVinoSession(file, device) if name == "openvino" else OnnxRuntimeSession(file, device)
     return FileRuntime(file, session, device)

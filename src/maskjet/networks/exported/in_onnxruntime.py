@@ -25,11 +25,11 @@ class OnnxRuntimeSession:
     wait for each other.
     """
 
-    why_no_graph: str | None = "ONNX Runtime's calls can't be captured"
+    why_no_graph = "ONNX Runtime's calls can't be captured"
 
     def __init__(self, file: NetworkFile, device: torch.device) -> None:
         package = require("onnxruntime", extra="onnx", purpose="runtime='onnxruntime'")
-        self._file, self._device, self.largest = file, device, file.batch
+        self._file, self._device = file, device
         threads = torch.get_num_threads()
         self._stream: torch.cuda.Stream | None = None
         providers: list[tuple[str, dict[str, str]]] = [(_CPU, {})]

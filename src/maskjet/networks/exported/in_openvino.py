@@ -21,13 +21,13 @@ class OpenVinoSession:
     A file of float16 is widened: it computes in float32 with rounded weights.
     """
 
-    why_no_graph: str | None = "OpenVINO runs on CPUs"
+    why_no_graph = "OpenVINO runs on CPUs"
 
     def __init__(self, file: NetworkFile, device: torch.device) -> None:
         if device.type != "cpu":
             raise UnsupportedError(f"runtime='openvino' runs on CPUs, got device {device}: use the device 'cpu'.")
         package = require("openvino", extra="openvino", purpose="runtime='openvino'")
-        self._package, self._file, self.largest = package, file, file.batch
+        self._package, self._file = package, file
         threads = torch.get_num_threads()
         settings = {
             "INFERENCE_PRECISION_HINT": "f32",

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 Precision = Literal["fp32", "fp16"]
 """Floating-point type of a file's weights and activations."""
-ONNX, ENGINES = ".onnx", (".engine", ".plan")
-"""Suffixes of ONNX files, and of TensorRT's engines."""
+ONNX = ".onnx"
+"""Suffix of ONNX files."""
 VERSION = 1
 """Version of the metadata; raised when a key is added or its meaning changes."""
 _PREFIX = "maskjet."

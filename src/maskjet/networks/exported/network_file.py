@@ -15,7 +15,7 @@ import torch
 from maskjet import limits
 from maskjet.checks import shown
 from maskjet.errors import CheckpointError, InputError, translate_errors
-from maskjet.networks.exported.metadata import ENGINES, ONNX, Metadata, Precision, properties_of, read_onnx
+from maskjet.networks.exported.metadata import Metadata, Precision, properties_of, read_onnx
 from maskjet.spec import COCO_CLASS_NAMES, SPECS, ModelSpec
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ class NetworkFile:
     """A network in an exported file: the `Network` of this family."""
 
     path: Path
-    """The ONNX file or TensorRT engine."""
+    """The ONNX file."""
     files: tuple[Path, ...]
-    """`path`, files of external weights and, for an engine, its ONNX file."""
+    """`path` and files of external weights."""
     spec: ModelSpec
     """The network's input size, architecture and classes."""
     precision: Precision
@@ -71,33 +71,21 @@ class NetworkFile:
 
 
 def read_network_file(path: Path) -> NetworkFile:
-    """Read inputs and outputs of an ONNX file, by `export` or rfdetr 1.11, or of a TensorRT engine.
-
-    A TensorRT engine says nothing of its classes: the ONNX file that it was built from lies beside it, as nano.onnx
-    beside nano.engine.
+    """Read inputs and outputs of an ONNX file, by `export` or rfdetr 1.11.
 
     Raises:
         CheckpointError: It is missing, too large, no ONNX file, or has another opset or other inputs, outputs or shapes
             than such a network; or weights of it lie outside of its folder.
         MissingDependencyError: onnx is not installed.
     """
-    source = path
-    if path.suffix in ENGINES:
-        source = path.with_suffix(ONNX)
-        for each in (path, source):
-            if not each.is_file():
-                raise CheckpointError(
-                    f"model must be an engine with its ONNX file beside it, got {str(path)!r}, {str(each)!r} is no "
-                    "file."
-                )
-    proto = read_onnx(source, f"loading {str(path)!r}")
+    proto = read_onnx(path, f"loading {str(path)!r}")
     if not proto.graph.output:  # protobuf parses nearly any bytes
-        raise CheckpointError(f"model must be an ONNX file, got {str(source)!r}, which has no outputs.")
+        raise CheckpointError(f"model must be an ONNX file, got {str(path)!r}, which has no outputs.")
     try:
         _check_opset(proto)
-        return _describe(path, proto, [source, *_weights_files(proto, source)])
+        return _describe(path, proto, _weights_files(proto, path))
     except InputError as error:
-        raise CheckpointError(f"{str(source)!r} can't be loaded: {error}") from error
+        raise CheckpointError(f"{str(path)!r} can't be loaded: {error}") from error
 
 
 def _check_opset(proto: ModelProto) -> None:
@@ -148,7 +136,7 @@ def _constants(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
                     yield from _tensors(inner)
 
 
-def _describe(path: Path, proto: ModelProto, files: Sequence[Path]) -> NetworkFile:
+def _describe(path: Path, proto: ModelProto, weights_files: Sequence[Path]) -> NetworkFile:
     weights = {each.name for each in proto.graph.initializer}
     inputs = [each for each in proto.graph.input if each.name not in weights]  # old files also list weights as inputs
     properties = properties_of(proto)
@@ -168,8 +156,8 @@ def _describe(path: Path, proto: ModelProto, files: Sequence[Path]) -> NetworkFi
     else:
         spec = metadata.spec
     first, *others = _match(spec, [images, *outputs])
-    read = dict.fromkeys([path, *files])  # `path` may be an engine
-    return NetworkFile(path, tuple(read), spec, _PRECISIONS[images.dtype], first, tuple(others), batch)
+    files = (path, *weights_files)
+    return NetworkFile(path, files, spec, _PRECISIONS[images.dtype], first, tuple(others), batch)
 
 
 def rfdetr_spec(input_hw: tuple[int, int], outputs: Sequence[tuple[int | None, ...]]) -> ModelSpec:

@@ -25,14 +25,11 @@ class Session(Protocol):
 
     name: str
     """Runtime, version and device, such as "ONNX Runtime 1.31.1 on the CPU, 2 threads"."""
-    why_no_graph: str | None
-    """Why calls can't be captured in a CUDA graph; None if they can."""
-
-    largest: int | None
-    """Largest batch size of one call; None for any."""
+    why_no_graph: str
+    """Why calls can't be captured in a CUDA graph."""
 
     def make_call(self) -> Call:
-        """Make a call with its own state, such as bindings or an execution context."""
+        """Make a call with its own state, such as bindings."""
 
 
 class FileRuntime:
@@ -54,7 +51,7 @@ class FileRuntime:
         """Allocate outputs for batches of this size; see `Runtime`."""
         if self._session is None:
             raise UnsupportedError("The model is closed; load it again.")
-        file, step = self._file, self._session.largest or batch
+        file, step = self._file, self._file.batch or batch
         parts = [slice(start, start + step) for start in range(0, batch, step)]
         problem = f"{str(file.path)!r} must run in {self._name}, it does not"
         with translate_errors(UnsupportedError, problem):
