@@ -46,12 +46,8 @@ def test_each_setting_can_be_given_or_says_where_it_is():
             with pytest.raises(InputError, match=f"^{each.name} must be given"):
                 parse({each.name: default})
         else:
-            given = (
-                default
-                or {"threads": 2, "batch": 2, "source": "a.mp4", "insecure": True, "label": "{name}", "tile": "64"}[
-                    each.name
-                ]
-            )
+            texts_and_counts = {"threads": 2, "batch": 2, "source": "a.mp4", "label": "{name}", "tile": "64"}
+            given = default or texts_and_counts.get(each.name, True)
             expected = (given,) if each.name == "source" else given
             assert getattr(parse({each.name: given})[0].settings, each.name) == expected
 

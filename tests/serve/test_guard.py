@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from maskjet.errors import InputError
-from maskjet.serve import Settings, guard
+from maskjet.serve import Settings, arguments, guard
 from maskjet.serve.problems import GoneError, ProblemError
 from maskjet.serve.service import Memory
 from tests.serve.client import BEARER, TOKEN, asking, encoded, problem_of, run, served
@@ -98,6 +98,14 @@ def test_listening_beyond_this_machine_needs_a_token(host):
     Settings(host=host, insecure=True).check_exposure()
     for own in ("127.0.0.1", "127.9.9.9", "::1", "localhost"):
         Settings(host=own).check_exposure()
+
+
+def test_sources_of_clients_need_a_token():
+    message = r"^token must be given with allow_sources, as whoever may add a source reaches .*: set MASKJET_TOKEN\.$"
+    for check in (Settings.check_exposure, arguments.check_exposure):  # the second is Ray's
+        with pytest.raises(InputError, match=message):
+            check(Settings(allow_sources=True, insecure=True))
+        check(Settings(allow_sources=True, token="a"))
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def descriptors(pid):
 @pytest.fixture(scope="module")
 def service(tmp_path_factory, write_video):
     folder, video = tmp_path_factory.mktemp("service"), write_video("street.mp4", frames=240, rate=2)
-    options = ("--source", f"door={video}", "--connections", "16", "--queue", "100")
+    options = ("--source", f"door={video}", "--allow-sources", "--connections", "16", "--queue", "100")
     with started(folder, *options, MASKJET_DEVICE="cuda:7") as service:
         yield service.wait_until_ready()
         pids = service.pids()

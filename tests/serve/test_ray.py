@@ -134,7 +134,7 @@ def test_errors_are_problems(url):
             (client.post("/v1/predict", content=b"x" * 3_000_001), 413, "the limit is 3,000,000"),
             (client.post("/v1/predict", content=(b"x" * 100_000 for _ in range(50))), 413, "the limit of 3,000,000"),
             (client.get("/v1/models", headers={"Host": "evil.example"}), 403, "Host must be a name of this machine"),
-            (client.post("/v1/sources", json={"url": "rtsp://192.0.2.1/a"}), 403, "service that has a token"),
+            (client.post("/v1/sources", json={"url": "rtsp://192.0.2.1/a"}), 403, "started without allow_sources"),
         ):
             found = problem_of(answer)
             assert found[0] == status
@@ -188,7 +188,7 @@ def watching(deploy, write_video):
     """One replica with a token and a source, a video of a minute."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MASKJET_TOKEN", TOKEN)
-        return deploy(source=f"door={write_video('street.mp4', frames=300, rate=5)}", sources="2")
+        return deploy(source=f"door={write_video('street.mp4', frames=300, rate=5)}", sources="2", allow_sources="true")
 
 
 @run

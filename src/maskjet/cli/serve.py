@@ -43,7 +43,7 @@ maskjet serve --source door=rtsp://camera.local/stream
 # Use every GPU.
 maskjet serve --devices all
 """
-_MAIN = ("host", "port", "grpc_port", "token", "insecure", "source")  # settings in the main panel
+_MAIN = ("host", "port", "grpc_port", "token", "insecure", "source", "allow_sources")  # settings in the main panel
 _SETTINGS_PANEL = "Limits of the service"
 
 

@@ -74,7 +74,7 @@ def parse(args: Mapping[str, Any]) -> tuple[ReplicaConfig, Scale]:
     scale = Scale(**{"max_ongoing_requests": given.get("connections", Settings.connections), **_pick(given, _SCALE)})
     if device == "cuda" and scale.num_gpus == 0:
         raise InputError("num_gpus must be above 0 with device='cuda', got 0.")
-    if given.keys() & {"source", "sources"}:
+    if given.keys() & {"source", "sources", "allow_sources"}:
         check_sources(given.get("sources", Settings.sources), scale.replicas)
     else:
         given["sources"] = 0
@@ -92,7 +92,8 @@ def check_sources(sources: int, replicas: int) -> None:
 
 
 def check_exposure(settings: Settings) -> None:
-    """Raise InputError without a token behind HAProxy, which hides the address that clients connected to."""
+    """Raise InputError without a token where one is needed: also behind HAProxy, which hides clients' addresses."""
+    settings.check_exposure()
     if os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1" and settings.token is None and not settings.insecure:
         raise InputError(
             "token must be given where Ray listens with HAProxy, whose connections hide whether another machine sent a "

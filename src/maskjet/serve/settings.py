@@ -57,6 +57,11 @@ class Settings:
         "A video, camera or URL that the service watches; repeated for several. NAME= before it names it.",
     ] = field(default=(), repr=False)
     sources: Annotated[int, "Most sources at a time; 0 for none."] = 8
+    allow_sources: Annotated[
+        bool,
+        "Let clients add and remove sources; needs a token. Whoever may add a source reaches whatever this service "
+        "reaches, this machine and its network.",
+    ] = False
     preview_fps: Annotated[int, "Most pictures a second in a source's preview."] = 15
     label: Annotated[
         str | None, "Text of labels in pictures and previews, as run --label takes it, '{name} {confidence:.0%}'."
@@ -109,7 +114,15 @@ class Settings:
         return self.host == "localhost"
 
     def check_exposure(self) -> None:
-        """Raise InputError if the service would listen beyond this machine without a token or `insecure`."""
+        """Raise InputError if the service needs a token and has none.
+
+        It does to listen beyond this machine, unless `insecure`, and to let clients add sources.
+        """
+        if self.token is None and self.allow_sources:
+            raise InputError(
+                "token must be given with allow_sources, as whoever may add a source reaches whatever this service "
+                "reaches: set MASKJET_TOKEN."
+            )
         if self.token is None and not self.insecure and not self.is_loopback:
             raise InputError(
                 f"token must be given to listen on {self.host!r}, which other machines reach: set MASKJET_TOKEN, or "

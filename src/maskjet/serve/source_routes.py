@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, StreamingResponse
 from maskjet.serve import bodies, problems, v1_schemas
 from maskjet.serve.other_workers import OtherWorkers
 from maskjet.serve.service import Service
-from maskjet.serve.source_names import check_host, check_url
+from maskjet.serve.source_names import check_url
 from maskjet.serve.sources import Sources, WatchedSource
 from maskjet.serve.tickets import Options
 from maskjet.serve.v2_json import show
@@ -92,9 +92,8 @@ async def sources(request: Request) -> dict[str, Any]:
     response_class=JSONResponse,
 )
 async def add_source(request: Request) -> Response:
-    """Only for those who have the service's token. This machine and link-local addresses are refused."""
-    service: Service = request.app.state.service
-    _check_may_change(service)
+    """Only where the setting allow_sources lets clients who have the token do so."""
+    _check_may_change(request.app.state.service)
     new = _parse(await bodies.read(request))
     url, threshold = check_url(new.url), new.threshold
     options = Options(
@@ -102,16 +101,13 @@ async def add_source(request: Request) -> Response:
         None if new.classes is None else tuple(new.classes),
         new.max_detections,
     )
-    await service.in_thread(check_host, url)
-    source = _sources(request).add(
-        url, name=new.name, model=new.model, options=options, track=new.track, is_from_client=True
-    )
+    source = _sources(request).add(url, name=new.name, model=new.model, options=options, track=new.track)
     return JSONResponse(source.as_dict(), 201, {"Location": f"{request.url.path}/{source.id}"})
 
 
 @router.delete("/v1/sources/{id}", status_code=204, summary="Watch a source no longer")
 async def remove_source(request: Request, identity: _Id) -> Response:
-    """Only for those who have the service's token."""
+    """Only where the setting allow_sources lets clients who have the token do so."""
     _check_may_change(request.app.state.service)
     _sources(request).remove(identity)
     return Response(status_code=204)
@@ -170,9 +166,11 @@ def _sources(request: Request) -> Sources:
 
 
 def _check_may_change(service: Service) -> None:
-    if service.settings.token is None:
+    if not service.settings.allow_sources or service.settings.token is None:
         raise problems.ProblemError(
-            403, "needs-token", "Sources can be changed only at a service that has a token; give them by --source."
+            403,
+            "fixed-sources",
+            "Clients can't change the sources of this service, which was started without allow_sources.",
         )
 
 

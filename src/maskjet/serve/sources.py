@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from maskjet.errors import DeviceError, MaskjetError
 from maskjet.serve import problems, v1
 from maskjet.serve.dispatcher import Dispatcher
-from maskjet.serve.source_names import redact, resolve_host, shown_name, split_name
+from maskjet.serve.source_names import redact, shown_name, split_name
 from maskjet.serve.subscribers import Broadcast
 from maskjet.serve.tickets import Options
 from maskjet.sources.containers import stream_named
@@ -39,8 +39,7 @@ _log = logging.getLogger("maskjet.serve")
 class WatchedSource:
     """A watched source: its thread and state; `broadcast` distributes its results.
 
-    Its identity is its name in paths, its name one for people, without passwords. If a client added it, each connection
-    goes to an address that is checked.
+    Its identity is its name in paths, its name one for people, without passwords.
     """
 
     def __init__(
@@ -53,11 +52,9 @@ class WatchedSource:
         *,
         service: Service,
         track: bool = False,
-        is_from_client: bool = False,
     ) -> None:
         self._track = track
-        self.id, self.name = identity, name
-        self._location, self._is_from_client = location, is_from_client
+        self.id, self.name, self._location = identity, name, location
         self._dispatcher, self._options, self._service = dispatcher, options, service
         self._state: State = "starting"
         self._error: str | None = None
@@ -145,7 +142,7 @@ class WatchedSource:
         with closing(
             open_source(self._location, decoder=decoder)
             if stream is None
-            else open_stream(stream, Opening(decoding=decoder), resolve_host if self._is_from_client else None)
+            else open_stream(stream, Opening(decoding=decoder))
         ) as opened:
             self._opened, self._state, self._error = opened, "running", None
             self._play(opened)
@@ -241,9 +238,8 @@ class Sources:
         model: str | None = None,
         options: Options | None = None,
         track: bool = False,
-        is_from_client: bool = False,
     ) -> WatchedSource:
-        """Watch a source from now on; a client's URL must have been checked.
+        """Watch a source from now on.
 
         Raises:
             ProblemError: 403, the setting `sources` is 0; 404, no such model; 429, the limit is reached.
@@ -271,7 +267,6 @@ class Sources:
             options,
             service=self._service,
             track=track,
-            is_from_client=is_from_client,
         )
         self._by_id[source.id] = source
         source.thread.start()

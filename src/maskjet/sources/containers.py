@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import av
 import av.error
@@ -19,9 +19,6 @@ from av.stream import Disposition
 from maskjet import limits
 from maskjet.errors import SourceError, explain, first_line, translate_errors
 from maskjet.host.files import is_file_url
-
-if TYPE_CHECKING:
-    from maskjet.sources.fenced_urls import Resolve
 
 _OPEN_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 10.0
@@ -138,11 +135,11 @@ def _in_thread(work: Callable[[], _T], patience_s: float | None = None) -> _T:
 
 
 def open_container(
-    name: str, hwaccel: HWAccel | None = None, *, number: int | None = None, resolve: Resolve | None = None
+    name: str, hwaccel: HWAccel | None = None, *, number: int | None = None
 ) -> av.container.InputContainer:
     """Open a file, camera or URL with video; with `hwaccel`, a GPU decodes it if supported.
 
-    `number` is the stream's that is to be read, see `video_of`; `resolve` checks the host of a URL, see `by_address`.
+    `number` is the stream's that is to be read, see `video_of`.
 
     Raises:
         SourceError: It can't be opened, has no such stream or none that FFmpeg decodes, or its frames are too large.
@@ -155,11 +152,6 @@ def open_container(
         options["rtsp_transport"] = "tcp"
     location = name if is_stream(name) else f"file:{name}"  # else FFmpeg takes "12:00.mp4" for a URL
     with ExitStack() as undo, translate_ffmpeg_errors(shown):
-        if resolve is not None:
-            from maskjet.sources.fenced_urls import by_address
-
-            location, own = by_address(name, resolve)
-            options |= own
         container: av.container.InputContainer = av.open(
             location,
             format="v4l2" if is_device else None,

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from maskjet.errors import FrameError, SourceError, UnsupportedError
 from maskjet.sources.containers import cause_of
@@ -17,9 +17,6 @@ from maskjet.sources.metering import SourceState
 from maskjet.sources.selection import EVERYTHING, Selection
 from maskjet.sources.source import DEFAULT_OPENING, Frame, Opening, Source
 from maskjet.sources.videos import VideoSource, open_video_source
-
-if TYPE_CHECKING:
-    from maskjet.sources.fenced_urls import Resolve
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
 _HELD_S = 60.0  # after success for so long, waits start short again
@@ -220,8 +217,8 @@ class LiveSource(Source):
         _log.info("%r is connected again after %.1f s", self.name, gap_s)
 
 
-def open_stream(url: str, opening: Opening = DEFAULT_OPENING, resolve: Resolve | None = None) -> Source:
-    """Open a camera or URL; `resolve` checks the host at each connection.
+def open_stream(url: str, opening: Opening = DEFAULT_OPENING) -> Source:
+    """Open a camera or URL.
 
     Returns:
         A `LiveSource`, or a `VideoSource` if it is no live source or not to be opened again.
