@@ -18,43 +18,41 @@ ODD += ([], [1], [1, 2, 3], [0.5] * 3, ["a"] * 3, {}, {"0": "a"}, {"9": "a"}, {"
 @pytest.mark.parametrize("name", BOUNDS)
 def test_numbers_are_bounded(name):
     least, most = BOUNDS[name]
-    for value, shown in ((least - 1, least - 1), (most + 1, most + 1), ("8", "'8'"), (8.0, "8.0"), (True, "True")):
-        with pytest.raises(InputError, match=f"{name} must be a whole number from {least} to {most}, got {shown}"):
+    for value in (least - 1, most + 1, "8", 8.0, True, 10**5000):
+        with pytest.raises(InputError) as raised:
             ModelSpec(**{**vars(TINY), name: value})
-    with pytest.raises(InputError, match=f"{name} must be a whole number .*, got a number of more than 64 bits"):
-        ModelSpec(**{**vars(TINY), name: 10**5000})
+        assert raised.value.argument == name
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        ({"name": ""}, "name must be a text of at least one character, got ''"),
-        ({"has_masks": 1}, "has_masks must be True or False, got 1"),
-        ({"mean": (0.5, 0.5, float("nan"))}, "mean must be three finite numbers, got "),
-        ({"std": (0.5, 0.0, 0.5)}, r"std must be above 0, got \(0\.5, 0\.0, 0\.5\)"),
-        ({"feature_layers": (2.0,)}, r"feature_layers must be whole numbers, at least one, got \(2\.0,\)"),
-        ({"feature_layers": (4, 2)}, r"feature_layers must ascend from at least 1, got \(4, 2\)"),
-        ({"backbone_heads": 5}, "backbone_heads must divide backbone_width = 48, got 5"),
-        ({"self_attention_heads": 3}, "self_attention_heads must divide hidden_dim = 32, got 3"),
-        ({"cross_attention_heads": 3}, "cross_attention_heads must divide hidden_dim = 32, got 3"),
-        (
-            {"hidden_dim": 30, "self_attention_heads": 1, "cross_attention_heads": 1},
-            "hidden_dim must be a multiple of 4",
-        ),
-        ({"input_size": 60}, "input_size must be a multiple of patch_size × windows = 16 for tiny, got 60"),
-        ({"queries": 65}, "queries must be at most the 64 backbone tokens, got 65"),
-        ({"feature_layers": (2, 9)}, r"feature_layers must be at most 4, got \(2, 9\)"),
-        ({"class_names": {4: "a"}}, "class_names must map ids from 0 to 3 to names, got 4: 'a'"),
-        ({"input_size": 2064, "patch_size": 4}, "input_size must be at most 256 patches of 4, got 2064"),
-        (
-            {"input_size": 4096, "patch_size": 16, "mask_stride": 1},
-            "mask_stride must leave masks of 1 to 2048 pixels a side .*, got 1 at input_size 4096",
-        ),
+        {"name": ""},
+        {"has_masks": 1},
+        {"resize": "crop"},
+        {"mean": (0.5, 0.5, float("nan"))},
+        {"std": (0.5, 0.0, 0.5)},
+        {"projector_eps": 0},
+        {"feature_layers": ()},
+        {"feature_layers": (2.0,)},
+        {"feature_layers": (4, 2)},
+        {"feature_layers": (2, 9)},
+        {"backbone_heads": 5},
+        {"self_attention_heads": 3},
+        {"cross_attention_heads": 3},
+        {"hidden_dim": 30, "self_attention_heads": 1, "cross_attention_heads": 1},
+        {"input_size": 60},
+        {"input_size": 2064, "patch_size": 4},
+        {"queries": 65},
+        {"mask_stride": 1, "input_size": 4096, "patch_size": 16},
+        {"class_names": {4: "a"}},
     ],
+    ids=str,
 )
-def test_what_does_not_go_together_is_refused(change, message):
-    with pytest.raises(InputError, match=message):
+def test_what_does_not_go_together_is_refused(change):
+    with pytest.raises(InputError) as raised:
         ModelSpec(**{**vars(TINY), **change})
+    assert raised.value.argument == next(iter(change))
 
 
 def test_inputs_may_be_rectangular():
@@ -72,11 +70,10 @@ def test_inputs_may_be_rectangular():
     ("stated", "message"),
     [
         ([], "spec must be a mapping of its fields, got "),
-        ({}, "spec must state name"),
-        ({key: value for key, value in TINY.as_dict().items() if key != "queries"}, "spec must state queries"),
-        (TINY.as_dict() | {"anchors": 3}, "spec must have the fields of ModelSpec only, got anchors"),
-        (TINY.as_dict() | {"class_names": ["a"]}, r"class_names must be a mapping of ids to names, got \['a'\]"),
-        (TINY.as_dict() | {"class_names": {"x": "a"}}, "class_names must map whole numbers to names, got 'x': 'a'"),
+        ({key: value for key, value in TINY.as_dict().items() if key != "queries"}, "'queries' is missing or unknown"),
+        (TINY.as_dict() | {"anchors": 3}, "spec must state the fields of ModelSpec, 'anchors' is missing or unknown"),
+        (TINY.as_dict() | {"class_names": ["a"]}, "class_names must be"),
+        (TINY.as_dict() | {"class_names": {"x": "a"}}, "class_names must map"),
     ],
 )
 def test_what_a_file_states_is_checked(stated, message):
@@ -97,14 +94,8 @@ def test_classes_are_named_by_id_in_order_or_in_a_file(tmp_path):
     for names in ({0: "car", 2: "Bus, rot"}, ["car", "", "Bus, rot"], path, str(path)):
         assert name_classes(TINY, names).class_names == {0: "car", 2: "Bus, rot"}
     many = [f"class {number}" for number in range(TINY.class_logits + 1)]
-    for names, message in (
-        (many, f"must be of ids below {TINY.class_logits}, tiny's, got {TINY.class_logits}"),
-        (7, "must be names by id, a list of names or a path, got 7"),
-        (["a", 7], "must map whole numbers to names, got 1: 7"),
-        (tmp_path / "none.txt", "must be a text file with a name per line, '.*none.txt' is not"),
-        (tmp_path, "must be a text file with a name per line"),
-    ):
-        with pytest.raises(InputError, match=f"^class_names {message}"):
+    for names in (many, 7, ["a", 7], tmp_path / "none.txt", tmp_path):
+        with pytest.raises(InputError, match="class_names must "):
             name_classes(TINY, names)
     for content in (b"\xff\xfe", b"a" * (2**22 + 1)):
         path.write_bytes(content)

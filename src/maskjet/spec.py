@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
@@ -110,35 +109,35 @@ class ModelSpec:
     """Where a letterboxed frame lies in the input."""
 
     def __post_init__(self) -> None:
-        self._check_types()
-        self._check_architecture()
-        self._check_input()
+        self._check_values()
+        self._check_sizes()
 
-    def _check_types(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise InputError(f"name must be a text of at least one character, got {shown(self.name)}.")
+    def _check(self, name: str, is_right: object, expected: str) -> None:
+        if not is_right:
+            raise InputError(f"{name} must be {expected}, got {shown(getattr(self, name))}.")
+
+    def _check_values(self) -> None:
+        """Check each field by itself."""
+        sides = self.input_size if isinstance(self.input_size, tuple) else (self.input_size,) * 2
+        self._check("input_size", len(sides) == 2, "a side, or height and width")
         for name, bounds in BOUNDS.items():
-            if name == "input_size":
-                self._check_sides(bounds)
-            elif name != "num_select" or self.num_select is not None:
-                check_whole(name, getattr(self, name), bounds)
+            for value in sides if name == "input_size" else (getattr(self, name),):
+                if name != "num_select" or value is not None:
+                    check_whole(name, value, bounds)
+        if sides[0] == sides[1]:
+            object.__setattr__(self, "input_size", sides[0])  # a square is stated in one way
+        self._check("name", isinstance(self.name, str) and self.name, "a text of at least one character")
+        self._check("has_masks", isinstance(self.has_masks, bool), "True or False")
         for name, known in (("resize", get_args(Resize)), ("letterbox_place", get_args(LetterboxPlace))):
-            if getattr(self, name) not in known:
-                raise InputError(f"{name} must be one of {known}, got {shown(getattr(self, name))}.")
+            self._check(name, getattr(self, name) in known, f"one of {known}")
         parse_color("letterbox_color", self.letterbox_color)
-        if not isinstance(self.has_masks, bool):
-            raise InputError(f"has_masks must be True or False, got {shown(self.has_masks)}.")
-        layers = self.feature_layers
-        if not isinstance(layers, tuple) or not layers or not all(type(layer) is int for layer in layers):
-            raise InputError(f"feature_layers must be whole numbers, at least one, got {shown(layers)}.")
         for name in ("mean", "std"):
             values = getattr(self, name)
-            if not isinstance(values, tuple) or len(values) != 3 or not all(map(_is_finite, values)):
-                raise InputError(f"{name} must be three finite numbers, got {shown(values)}.")
-        if not _is_finite(self.projector_eps) or not 0 < self.projector_eps <= 1:
-            raise InputError(f"projector_eps must be a number above 0 and at most 1, got {shown(self.projector_eps)}.")
-        if min(self.std) <= 0:
-            raise InputError(f"std must be above 0, got {self.std}.")
+            is_right = isinstance(values, tuple) and len(values) == 3 and all(map(_is_finite, values))
+            self._check(name, is_right, "three finite numbers")
+        self._check("std", min(self.std) > 0, "above 0")
+        is_right = _is_finite(self.projector_eps) and 0 < self.projector_eps <= 1
+        self._check("projector_eps", is_right, "a number above 0 and at most 1")
         for class_id, class_name in self.class_names.items():
             if type(class_id) is not int or not 0 <= class_id < self.class_logits or not isinstance(class_name, str):
                 raise InputError(
@@ -146,50 +145,29 @@ class ModelSpec:
                     f"got {shown(class_id)}: {shown(class_name)}."
                 )
 
-    def _check_sides(self, bounds: tuple[int, int]) -> None:
-        size = self.input_size
-        if isinstance(size, tuple) and len(size) != 2:
-            raise InputError(f"input_size must be a side, or height and width, got {shown(size)}.")
-        for side in size if isinstance(size, tuple) else (size,):
-            check_whole("input_size", side, bounds)
-        if isinstance(size, tuple) and size[0] == size[1]:
-            object.__setattr__(self, "input_size", size[0])  # a square is stated in one way
-
-    def _check_architecture(self) -> None:
+    def _check_sizes(self) -> None:
+        """Check what fields of right types are together."""
         layers = self.feature_layers
-        if max(layers) > self.backbone_depth:
-            raise InputError(f"feature_layers must be at most {self.backbone_depth}, got {layers}.")
-        if layers[0] < 1 or any(later <= earlier for earlier, later in pairwise(layers)):
-            raise InputError(f"feature_layers must ascend from at least 1, got {layers}.")
+        is_ascending = isinstance(layers, tuple) and {*map(type, layers)} == {int} and [*layers] == sorted({*layers})
+        is_right = is_ascending and layers[0] >= 1 and layers[-1] <= self.backbone_depth
+        self._check("feature_layers", is_right, f"ascending whole numbers from 1 to {self.backbone_depth}")
         for width, heads in (
             ("backbone_width", "backbone_heads"),
             ("hidden_dim", "self_attention_heads"),
             ("hidden_dim", "cross_attention_heads"),
         ):
-            if getattr(self, width) % getattr(self, heads):
-                raise InputError(f"{heads} must divide {width} = {getattr(self, width)}, got {getattr(self, heads)}.")
-        if self.hidden_dim % 4:
-            raise InputError(f"hidden_dim must be a multiple of 4, got {self.hidden_dim}.")
-
-    def _check_input(self) -> None:
+            channels = getattr(self, width)
+            self._check(heads, channels % getattr(self, heads) == 0, f"a divisor of {width} = {channels}")
+        self._check("hidden_dim", self.hidden_dim % 4 == 0, "a multiple of 4")
         step = self.patch_size * self.windows
-        if any(side < step or side % step for side in self.input_hw):
-            raise InputError(
-                f"input_size must be a multiple of patch_size × windows = {step} for {self.name}, "
-                f"got {self.input_size}."
-            )
-        if self.queries > self.tokens:
-            raise InputError(f"queries must be at most the {self.tokens} backbone tokens, got {self.queries}.")
-        if max(self.grid_hw) > MAX_GRID:
-            raise InputError(
-                f"input_size must be at most {MAX_GRID} patches of {self.patch_size}, got {self.input_size}."
-            )
+        is_right = all(side % step == 0 for side in self.input_hw) and max(self.grid_hw) <= MAX_GRID
+        expected = f"a multiple of patch_size × windows = {step} and at most {MAX_GRID} patches for {self.name}"
+        self._check("input_size", is_right, expected)
+        self._check("queries", self.queries <= self.tokens, f"at most the {self.tokens} backbone tokens")
         most = math.isqrt(_MAX_MASK_VALUES // max(self.queries, self.hidden_dim))
-        if self.has_masks and not 1 <= min(self.mask_hw) <= max(self.mask_hw) <= most:
-            raise InputError(
-                f"mask_stride must leave masks of 1 to {most} pixels a side for {self.queries} queries and hidden_dim "
-                f"{self.hidden_dim}, got {self.mask_stride} at input_size {self.input_size}."
-            )
+        is_right = not self.has_masks or 1 <= min(self.mask_hw) <= max(self.mask_hw) <= most
+        expected = f"one that leaves masks of 1 to {most} pixels a side of input_size {self.input_size}"
+        self._check("mask_stride", is_right, expected)
 
     @property
     def kind(self) -> str:
@@ -236,15 +214,12 @@ class ModelSpec:
         Raises:
             InputError: A field is missing, unknown or invalid.
         """
+        known = {each.name for each in fields(cls)}
+        needed = {each.name for each in fields(cls) if each.default is each.default_factory is MISSING}
         if not isinstance(stated, Mapping):
             raise InputError(f"spec must be a mapping of its fields, got {shown(stated)}.")
-        known = {each.name for each in fields(cls)}
-        unknown = sorted(sanitise(str(name)) for name in stated.keys() - known)
-        if unknown:
-            raise InputError(f"spec must have the fields of ModelSpec only, got {unknown[0]}.")
-        for each in fields(cls):
-            if each.name not in stated and each.default is each.default_factory is MISSING:
-                raise InputError(f"spec must state {each.name}.")
+        if wrong := sorted(map(str, (needed - stated.keys()) | (stated.keys() - known))):
+            raise InputError(f"spec must state the fields of ModelSpec, {shown(wrong[0])} is missing or unknown.")
         given = dict(stated)
         for name in ("input_size", "feature_layers", "mean", "std"):
             if isinstance(given.get(name), list):

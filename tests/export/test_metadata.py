@@ -90,7 +90,7 @@ def test_the_keys_are_those_of_the_documentation():
         (changed() | {"maskjet.std": "[NaN, 1, 1]"}, "std must be three finite numbers"),
         (changed(class_names=["z"]), "class_names must be a mapping"),
         (changed(spec=[]), r"maskjet\.spec must be an object without class_names, mean, std"),
-        (changed(spec={"name": "a"}), "spec must state input_size"),
+        (changed(spec={"name": "a"}), "spec must state the fields of ModelSpec"),
         (changed(resize=RESIZE | {"mode": "crop"}), r"resize must be one of \('stretch', 'letterbox'\), got 'crop'"),
         (changed(resize=RESIZE | {"place": []}), r"letterbox_place must be one of .*, got \[\]"),
         (changed(resize=RESIZE | {"color": "grey"}), "letterbox_color must be #rrggbb, as in #727272, got 'grey'"),

@@ -117,7 +117,7 @@ def test_91_classes_without_names_are_cocos(tmp_path):
         ({"num_queries": 10**9}, "num_queries must be a whole number from 1 to 4096, got 1000000000"),
         ({"hidden_size": 4096}, "weights must have the network's shapes, .* must be .*4096"),
         ({"image_size": [48, 48]}, r"image_size must be a whole number from 1 to 4096, got \[48, 48\]"),
-        ({"decoder_cross_attention_heads": 5}, "cross_attention_heads must divide hidden_dim = 32, got 5"),
+        ({"decoder_cross_attention_heads": 5}, "cross_attention_heads must be a divisor of hidden_dim = 32, got 5"),
         ({"id2label": {"5": "a"}}, "class_names must map ids from 0 to 4 to names, got 5: 'a'"),
         ({"id2label": ["a"]}, r"class_names must be a mapping of ids to names, got \['a'\]"),
         ({"backbone_config": "dinov2"}, "backbone_config must be a dictionary, got 'dinov2'"),

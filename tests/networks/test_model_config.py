@@ -196,7 +196,7 @@ def test_what_is_not_implemented_is_refused(field, described, tmp_path):
         resolve(described, tmp_path / "weights.pth", **{field: REFUSED[field]})
 
 
-INDEXES = "out_feature_indexes that can't be used: feature_layers must be at most 12"
+INDEXES = "out_feature_indexes that can't be used: feature_layers must be ascending whole numbers from 1 to 12"
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ INDEXES = "out_feature_indexes that can't be used: feature_layers must be at mos
         pytest.param("resolution", 10**300, "resolution must be .*, got a number of more than 64 bits", id="digits"),
         ("num_queries", True, "num_queries must be a whole number .*, got True"),
         ("num_queries", 145, "has a num_queries that can't be used: queries must be at most the 144"),
-        ("sa_nheads", 7, "self_attention_heads must divide hidden_dim = 256, got 7"),
+        ("sa_nheads", 7, "self_attention_heads must be a divisor of hidden_dim = 256, got 7"),
         ("encoder", "dinov2_registers_windowed_small", "encoder must be one of .*, got 'dinov2_registers"),
         ("out_feature_indexes", [3, 13], INDEXES),
         ("out_feature_indexes", [6, 3], r"out_feature_indexes must ascend, got \[6, 3\]"),
