@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from maskjet.host import process
-from maskjet.host.process import level_without_amx
 
 FLAGS = "fpu sse2 avx2 avx512f avx512bw avx512_vnni avx512_bf16 avx512_fp16 amx_bf16 amx_tile amx_int8"
 LEVEL = "ONEDNN_MAX_CPU_ISA"
@@ -24,54 +23,26 @@ def cpuinfo(flags=FLAGS, level="28"):
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "level"),
     [
         (cpuinfo(), "AVX512_CORE_FP16"),
-        (cpuinfo(FLAGS.replace("avx512_fp16 ", "")), "AVX512_CORE_BF16"),
-        (cpuinfo(FLAGS.replace("avx512_bf16 avx512_fp16 ", "")), "AVX512_CORE_VNNI"),
-        (cpuinfo("avx2 avx512f avx512bw amx_tile"), "AVX512_CORE"),
-        (cpuinfo("avx2 amx_tile"), "AVX2"),
+        (cpuinfo("avx2 amx_tile"), "AVX512_CORE_FP16"),
         (cpuinfo(level="29"), None),  # the leaf of the tiles is there
         (cpuinfo("fpu sse2 avx2 avx512f avx512bw avx512_fp16"), None),  # no AMX
         (cpuinfo(level="unknown"), None),
         ("processor\t: 0\nFeatures\t: fp asimd sve\n", None),  # Arm
-        ("", None),
+        (None, None),  # not Linux
     ],
 )
-def test_only_tiles_without_their_leaf_are_broken(text, expected):
-    assert level_without_amx(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "before", "after", "notes"),
-    [
-        (cpuinfo(), None, "AVX512_CORE_FP16", ["AMX is broken, oneDNN is held to AVX512_CORE_FP16"]),
-        (cpuinfo(), "AVX2", "AVX2", [f"AMX is broken, oneDNN's level is the user's: {LEVEL}=AVX2"]),
-        (cpuinfo(level="36"), None, None, []),
-        (None, None, None, []),  # not Linux
-    ],
-)
-@pytest.mark.parametrize("is_late", [False, True])
-def test_a_broken_processor_is_held_below_amx(text, before, after, notes, is_late, tmp_path, monkeypatch):
+@pytest.mark.parametrize("users", [None, "AVX2"])
+def test_tiles_without_their_leaf_are_not_used(text, level, users, tmp_path, monkeypatch):
     if text is not None:
         (tmp_path / "cpuinfo").write_text(text)
-    monkeypatch.setenv(LEVEL, before or "")
-    if before is None:
-        monkeypatch.delenv(LEVEL)
+    monkeypatch.setattr(os, "environ", {} if users is None else {LEVEL: users})
     monkeypatch.setattr(process, "_notes", [])
-    monkeypatch.setattr(process.sys, "modules", {"torch": None} if is_late else {})
     process.avoid_broken_amx(tmp_path / "cpuinfo")
-    late = ", unless PyTorch ran before maskjet was imported" * is_late
-    expected = [note + late if note.endswith("FP16") else note for note in notes]
-    assert (os.environ.get(LEVEL), list(process.notes())) == (after, expected)
-
-
-def python(program, *arguments):
-    """The stdout of a program in a process without our settings."""
-    names = (LEVEL, "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
-    inherited = {name: value for name, value in os.environ.items() if name not in names}
-    command = [sys.executable, "-W", "error", "-c", program, *map(str, arguments)]
-    return subprocess.run(command, env=inherited, check=True, capture_output=True, text=True, timeout=120).stdout
+    assert os.environ.get(LEVEL) == (users or level)
+    assert bool(process.notes()) == (level is not None)
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,7 @@ class TestForks:
 
     @pytest.mark.usefixtures("two_threads")
     def test_a_fork_of_pytorchs_threads_is_refused(self, monkeypatch):
-        monkeypatch.setattr(process, "_PATIENCE_S", 0.5)
+        monkeypatch.setattr(process, "_PATIENCE_S", 1)
         torch.zeros(2**22).add_(1)
         answer = self.answer()
         assert "UnsupportedError: This process was forked from one in which PyTorch had run" in answer

@@ -10,10 +10,10 @@ import ctypes
 import gc
 import logging
 import os
+import re
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,58 +25,30 @@ from maskjet.host.printing import printable
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end a program: Ctrl-C, docker stop or systemd, and a closed terminal."""
-_LEVEL = "ONEDNN_MAX_CPU_ISA"
 _CPUINFO = Path("/proc/cpuinfo")
 _TILE_LEAF = 0x1D  # CPUID leaf with number and size of AMX tiles, read by oneDNN
-_LEVELS = (
-    ("avx512_fp16", "AVX512_CORE_FP16"),
-    ("avx512_bf16", "AVX512_CORE_BF16"),
-    ("avx512_vnni", "AVX512_CORE_VNNI"),
-    ("avx512bw", "AVX512_CORE"),
-)
 _SPINS = "10000"
 _KEPT_BYTES = {-3: 32 << 20, -1: 64 << 20}  # malloc.h: largest M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
 _PYTHONS_TURN_S, _TURN_S = 0.005, 0.0002  # switch interval of threads: default, ours
 _notes: list[str] = []
-_PATIENCE_S = 5.0  # timeout of a parallel loop that takes a millisecond
+_PATIENCE_S = 5  # timeout of a parallel loop that takes a millisecond
 _SHARED = 2**20  # elements, enough for several threads: PyTorch uses one per 32,768
 _is_fork = False
 
 
-def level_without_amx(cpuinfo: str) -> str | None:
-    """Choose the oneDNN instruction level for a processor that announces AMX but lacks its tile data.
+def avoid_broken_amx(cpuinfo: Path = _CPUINFO) -> None:
+    """Keep oneDNN from using AMX that a processor announces without its tile data; call before PyTorch first uses it.
 
     Hypervisors may pass AMX's feature bits on but end CPUID before leaf 0x1d. oneDNN, inside PyTorch, then runs AMX
     without a tile configuration: bfloat16 products crash with SIGILL, and float32 convolutions that are allowed to
     round fail with "could not create a primitive" (seen on a Xeon of the Sapphire Rapids generation in a microVM,
     PyTorch 2.15).
-
-    Returns a value for ONEDNN_MAX_CPU_ISA, given the content of /proc/cpuinfo; None if AMX works or is absent.
     """
-    fields: dict[str, str] = {}
-    for line in cpuinfo.splitlines():
-        name, _, value = line.partition(":")
-        fields.setdefault(name.strip(), value.strip())  # keep the values of the first core
-    flags, highest_leaf = set(fields.get("flags", "").split()), fields.get("cpuid level", "")
-    if "amx_tile" not in flags or not highest_leaf.isdecimal() or int(highest_leaf) >= _TILE_LEAF:
-        return None
-    return next((level for flag, level in _LEVELS if flag in flags), "AVX2")
-
-
-def avoid_broken_amx(cpuinfo: Path = _CPUINFO) -> None:
-    """Keep oneDNN from using broken AMX; call before PyTorch first uses oneDNN."""
-    try:
-        level = level_without_amx(cpuinfo.read_text())
-    except OSError:  # not on Linux
-        return
-    if level is None:
-        return
-    if _LEVEL in os.environ:
-        _notes.append(f"AMX is broken, oneDNN's level is the user's: {_LEVEL}={os.environ[_LEVEL]}")
-        return
-    os.environ[_LEVEL] = level
-    late = ", unless PyTorch ran before maskjet was imported" if "torch" in sys.modules else ""
-    _notes.append(f"AMX is broken, oneDNN is held to {level}{late}")
+    text = cpuinfo.read_text() if cpuinfo.exists() else ""  # on Linux alone
+    leaf = re.search(r"^cpuid level\s*: (\d+)$", text, re.MULTILINE)
+    if leaf is not None and int(leaf[1]) < _TILE_LEAF and re.search(r"^flags\b.* amx_tile\b", text, re.MULTILINE):
+        level = os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # the highest one below AMX
+        _notes.append(f"AMX is broken, oneDNN is held to {level}")
 
 
 def notes() -> tuple[str, ...]:
@@ -175,16 +147,11 @@ def _has_threads() -> bool:
 
     trial = os.fork()
     if trial == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(_PATIENCE_S)
         torch.zeros(_SHARED, dtype=torch.float32, device="cpu").add_(1)
         os._exit(0)
-    deadline = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < deadline:
-        if os.waitpid(trial, os.WNOHANG)[0]:
-            return True
-        time.sleep(0.005)
-    os.kill(trial, signal.SIGKILL)
-    os.waitpid(trial, 0)
-    return False
+    return os.waitpid(trial, 0)[1] == 0
 
 
 @contextmanager
