@@ -104,10 +104,9 @@ def test_a_webhook_gets_each_event_and_one_that_fails_is_tried_again(monkeypatch
     assert "p%40ss" not in str(sinks.paths)
 
 
-@pytest.mark.parametrize("statuses", [[404], [302], [500] * 3], ids=str)
-def test_an_event_that_is_refused_or_fails_too_often_is_counted(statuses, monkeypatch):
+def test_an_event_that_is_refused_too_often_is_counted(monkeypatch):
     monkeypatch.setattr(events, "_DELAYS_S", (0.0, 0.0, 0.0))
-    with hook(*statuses) as (url, given):
+    with hook(404, 302, 500) as (url, given):
         sinks = send(url)
     assert [body["index"] for body, _, _ in given] == [1, 2]
     assert sinks.lost == 1

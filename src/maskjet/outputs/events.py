@@ -9,8 +9,9 @@ import string
 import threading
 import urllib.request as web
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from typing import Any
-from urllib.error import HTTPError
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from maskjet.detections import Detections
@@ -70,56 +71,46 @@ class EventDelivery(Sink):
     """Delivers events as JSON objects, in order, from a thread: posts to a webhook or publishes to MQTT.
 
     The URL is http(s)://user:password@host/path or mqtt(s)://user:password@host/topic, with or without the user; the
-    latter needs `pip install "maskjet[mqtt]"`. A try that fails, or that is answered with 408, 429 or 5xx, is repeated
-    up to five times over 16 s. Any other answer but 2xx, also a redirect, loses the event. One whose answer is lost
-    comes twice (QoS 1). At most 1,000 events wait, and `close` waits for them for 10 s at most.
+    latter needs `pip install "maskjet[mqtt]"`. A try that fails, also by any answer but 2xx, is repeated up to five
+    times over 16 s. An event whose answer is lost comes twice (QoS 1). At most 1,000 events wait, and `close` waits for
+    them for 10 s at most.
     """
 
     def __init__(self, url: str) -> None:
         parts, self.paths = parse_url(url), (shown_name(url),)
         self._send = (_publishing if parts.scheme.startswith("mqtt") else _posting)(parts)
-        self._waiting: queue.Queue[str] = queue.Queue(_MOST_WAITING)
-        self._undelivered = 0
-        self._ending, self._gave_up = threading.Event(), threading.Event()
+        self._waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()  # None ends the thread
+        self._written = self._delivered = 0
+        self._gave_up = threading.Event()
         self._thread = threading.Thread(target=self._deliver_all, name="maskjet-events", daemon=True)
         self._thread.start()
 
     def write(self, frame: Frame, _: Detections) -> None:
         """Queue one frame's events; never waits."""
         for text in _texts(frame):
-            try:
-                self._waiting.put_nowait(text)
-            except queue.Full:
-                self.lost += 1
+            self._written += 1
+            if self._waiting.qsize() < _MOST_WAITING:
+                self._waiting.put(text)
 
     def close(self) -> None:
         """Deliver queued events, for 10 s at most."""
-        if not self._ending.is_set():
-            self._ending.set()
+        if not self._gave_up.is_set():
+            self._waiting.put(None)
             self._thread.join(_TIMEOUT_S)
             self._gave_up.set()
-            self.lost += self._undelivered + self._thread.is_alive() + self._waiting.qsize()
+            self.lost = self._written - self._delivered
 
     abandon = close
 
     def _deliver_all(self) -> None:
-        while not (self._gave_up.is_set() or (self._ending.is_set() and self._waiting.empty())):
-            try:
-                text = self._waiting.get(timeout=0.1)
-            except queue.Empty:
-                continue
-            self._undelivered += not self._deliver(text)
-
-    def _deliver(self, text: str) -> bool:
-        """Send an event until it is accepted, refused, or out of attempts; returns whether it was accepted."""
-        for delay_s in _DELAYS_S:
-            if self._gave_up.wait(delay_s):
-                break
-            try:
-                return self._send(text)
-            except Exception:
-                continue
-        return False
+        for text in iter(self._waiting.get, None):
+            for delay_s in _DELAYS_S:
+                if self._gave_up.wait(delay_s):
+                    return
+                with suppress(Exception):
+                    self._send(text)
+                    self._delivered += 1
+                    break
 
 
 class _NoRedirects(web.HTTPRedirectHandler):
@@ -129,8 +120,8 @@ class _NoRedirects(web.HTTPRedirectHandler):
         return None
 
 
-def _posting(parts: SplitResult) -> Callable[[str], bool]:
-    """Return a function that posts a text: True if accepted, False if refused, an exception to retry."""
+def _posting(parts: SplitResult) -> Callable[[str], object]:
+    """Return a function that posts a text, or raises an exception."""
     url = quote(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(), safe=string.punctuation)
     headers = {"Content-Type": "application/json", "User-Agent": "maskjet"}
     if parts.username is not None:
@@ -138,20 +129,14 @@ def _posting(parts: SplitResult) -> Callable[[str], bool]:
         headers["Authorization"] = f"Basic {base64.b64encode(user.encode()).decode()}"
     opener = web.build_opener(_NoRedirects)
 
-    def post(text: str) -> bool:
-        try:
-            opener.open(web.Request(url, text.encode(), headers), timeout=_TIMEOUT_S).close()
-        except HTTPError as error:
-            error.close()
-            if error.code >= 500 or error.code in (408, 429):
-                raise
-            return False
-        return True
+    def post(text: str) -> None:
+        with opener.open(web.Request(url, text.encode(), headers), timeout=_TIMEOUT_S):
+            pass
 
     return post
 
 
-def _publishing(parts: SplitResult) -> Callable[[str], bool]:
+def _publishing(parts: SplitResult) -> Callable[[str], object]:
     """As `_posting`, for an MQTT broker; events are rare, so each gets its own connection."""
     publish = require("paho.mqtt.publish", extra="mqtt", purpose="mqtt://")
     options: dict[str, Any] = {"hostname": parts.hostname, "qos": 1, "port": parts.port or 1883}
@@ -159,9 +144,4 @@ def _publishing(parts: SplitResult) -> Callable[[str], bool]:
         options |= {"tls": {}, "port": parts.port or 8883}
     if parts.username is not None:
         options["auth"] = {"username": unquote(parts.username), "password": unquote(parts.password or "")}
-
-    def send(text: str) -> bool:
-        publish.single(unquote(parts.path.strip("/")), text, **options)
-        return True
-
-    return send
+    return partial(publish.single, unquote(parts.path.strip("/")), **options)
