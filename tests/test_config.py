@@ -8,23 +8,24 @@ from maskjet.errors import InputError, UnsupportedError
 
 
 @pytest.mark.parametrize(
-    ("choice", "message"),
+    ("name", "value"),
     [
-        ({"precision": "fp8"}, r"precision must be one of \('auto', 'fp32', 'fp16', 'bf16'\), got 'fp8'"),
-        ({"implementation": "cuda"}, r"implementation must be one of .*, got 'cuda'"),
-        ({"implementation": {"select": "cuda"}}, r"implementation must be one of .*, got 'cuda'"),
-        ({"resample": "cubic"}, r"resample must be one of \('bilinear', 'cv2'\), got 'cubic'"),
-        ({"max_detections": 0}, "max_detections must be a whole number of at least 1, got 0"),
-        ({"batch": -1}, "batch must be a whole number of at least 1, got -1"),
-        ({"input_size": 384}, r"input_size must be \(height, width\) in pixels, or None, got 384"),
-        ({"compile": "yes"}, "compile must be True or False, got 'yes'"),
-        ({"nvtx": 1}, "nvtx must be True or False, got 1"),
-        ({"input_size": (384.0, 384)}, "input_size must be "),
+        ("precision", "fp8"),
+        ("implementation", "cuda"),
+        ("implementation", {"select": "cuda"}),
+        ("resample", "cubic"),
+        ("max_detections", 0),
+        ("batch", -1),
+        ("input_size", 384),
+        ("input_size", (384.0, 384)),
+        ("compile", "yes"),
+        ("nvtx", 1),
     ],
 )
-def test_choices_are_checked(choice, message):
-    with pytest.raises(InputError, match=message):
-        EngineConfig(**choice)
+def test_choices_are_checked(name, value):
+    with pytest.raises(InputError, match=f"{name} must be .*, got ") as raised:
+        EngineConfig(**{name: value})
+    assert raised.value.argument == name
 
 
 @pytest.mark.parametrize(
@@ -35,26 +36,19 @@ def test_a_gpu_may_be_a_number(device, name):
 
 
 @pytest.mark.parametrize(
-    ("choice", "error", "message"),
+    ("choice", "error"),
     [
-        ({"device": "meta"}, InputError, "device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got 'meta'"),
-        ({"device": "cuda:x"}, InputError, "device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got 'cuda:x'"),
-        (
-            {"device": "cuda:99"},
-            UnsupportedError,
-            r"device='cuda:99' is not here: PyTorch sees \d+ GPUs. Use 'cpu'",
-        ),
-        (
-            {"device": "cpu", "precision": "fp16"},
-            UnsupportedError,
-            "precision='fp16' needs a GPU; on a CPU use 'bf16'",
-        ),
-        ({"device": "cpu", "nvtx": True}, UnsupportedError, "nvtx=True needs a GPU"),
+        ({"device": "meta"}, InputError),
+        ({"device": "cuda:x"}, InputError),
+        ({"device": "cuda:99"}, UnsupportedError),
+        ({"precision": "fp16", "device": "cpu"}, UnsupportedError),
+        ({"nvtx": True, "device": "cpu"}, UnsupportedError),
     ],
 )
-def test_devices_that_can_not_be_had_are_named(choice, error, message):
-    with pytest.raises(error, match=message):
+def test_devices_that_can_not_be_had_are_named(choice, error):
+    with pytest.raises(error) as raised:
         EngineConfig(**choice).resolve_device()
+    assert raised.value.argument == next(iter(choice))
 
 
 def test_the_environment_is_overridden_by_what_is_given(monkeypatch):

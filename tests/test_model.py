@@ -140,27 +140,27 @@ def test_a_model_of_a_module_says_how_to_send_it(again):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments",
     [
-        (
-            {"model": "yolo"},
-            "model must be a name or a checkpoint's path, got 'yolo'; known: demo, rf-detr-nano",
-        ),
-        ({"model": "demo", "weights": "x.pt"}, "model must be a named size when weights are given, got 'demo'"),
-        ({"model": "rfdetr-seg-nan"}, r"got 'rfdetr-seg-nan'; did you mean 'rf-detr-seg-nano'\?$"),
-        ({"treshold": 0.5}, r"load\(\) must be given options that it has, got 'treshold'; did you mean 'threshold'\?$"),
-        ({"fish": 1}, r"load\(\) must be given options that it has, got 'fish'; known: weights, class_names, thresh"),
-        (
-            {"engine": "grahp"},
-            r"engine must be one of \('auto', 'graph', 'eager'\), got 'grahp'; did you mean 'graph'\?$",
-        ),
-        ({"max_detections": 2.5}, r"max_detections must be a whole number of at least 1, got 2\.5"),
-        ({"threshold": {"a": float("nan")}}, "threshold must be 0..1, got nan"),
+        {"model": "yolo"},
+        {"model": "demo", "weights": "x.pt"},
+        {"engine": "grahp"},
+        {"max_detections": 2.5},
+        {"threshold": {"a": float("nan")}},
     ],
+    ids=str,
 )
-def test_bad_choices_are_named(arguments, message, tiny):
-    with pytest.raises(InputError, match=message):
+def test_bad_choices_are_named(arguments, tiny):
+    with pytest.raises(InputError) as raised:
         maskjet.load(**{"model": tiny, "device": "cpu", **arguments})
+    assert raised.value.argument == next(iter(arguments))
+
+
+def test_a_misspelt_name_is_answered():
+    with pytest.raises(InputError, match=r"model must be .*, got 'rfdetr-seg-nan'; did you mean 'rf-detr-seg-nano'\?$"):
+        maskjet.load("rfdetr-seg-nan")
+    with pytest.raises(InputError, match=r"got 'treshold'; did you mean 'threshold'\?$"):
+        maskjet.load("demo", treshold=0.5)
 
 
 def test_a_named_size_says_which_file_of_rfdetrs_it_needs(monkeypatch, tmp_path):
