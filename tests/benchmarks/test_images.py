@@ -1,6 +1,5 @@
 """The benchmark of images: files are as large as they should be, every part is measured or noted, none costs others."""
 
-import json
 import os
 from functools import partial
 from types import SimpleNamespace
@@ -41,30 +40,6 @@ def run(monkeypatch, network):
     monkeypatch.setattr(images, "SMALL", SMALL)
     monkeypatch.setattr(trend, "_SAMPLE_S", 0.002)
     return partial(images.run, model="tiny", config=EngineConfig(device="cpu"), runs=2, seconds=0.02, long_images=64)
-
-
-def test_all_is_measured_and_noted(run, tmp_path):
-    path = tmp_path / "images.json"
-    found = run(path, job_images=6)
-    assert json.loads(path.read_text()) == json.loads(json.dumps(found.as_dict()))
-    ours = ("stream, decoder cpu", "predict of a path, decoder cpu", "predict of 16 paths, decoder cpu")
-    for name in SMALL:
-        ways = {m.way: m for m in found.measurements if m.images == name}
-        assert set(ours) < set(ways)
-        assert {"reading", "OpenCV's decoder", "check_jpeg", "engine"} <= {way.partition(",")[0] for way in ways}
-        assert all(m.images_per_s > 0 and len(m.runs) == 2 and m.cpu_cores > 0 for m in ways.values())
-        assert 0 < ways[ours[1]].p50_ms <= ways[ours[1]].p99_ms
-        assert ways[ours[0]].p50_ms is None
-    (long,) = found.long
-    assert (long.decoder, long.images, long.gpu_mib) == ("cpu", 64, None)
-    assert 0 < long.rss_mib.end <= long.rss_mib.most
-    notes = "\n".join(found.notes)
-    assert (
-        "job over 6 on cpu, JPEGs by cpu left out: UnsupportedError: a job's workers load a model by its name." in notes
-    )
-    assert "few: rfdetr: PIL, predict, RLE left out: UnsupportedError: the peers run rf-detr-seg-nano only" in notes
-    assert "sizes: torchvision decode_jpeg on the GPU alone left out: UnsupportedError: nvJPEG needs a GPU" in notes
-    assert "64 images, decoder cpu" in str(found)
 
 
 def test_what_fails_or_has_no_time_left_is_a_note(run, monkeypatch):

@@ -1,27 +1,15 @@
 """The benchmark of jobs, with few files."""
 
 import contextlib
-import json
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import jobs, jobs_planning
+from benchmarks import jobs
 from benchmarks.trend import trend
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
 from maskjet.jobs.segments import Settings
-
-
-def test_a_tree_is_planned(tmp_path, capsys):
-    jobs.plant_tree(tmp_path / "tree", 1_234)
-    jobs_planning.main(str(tmp_path / "tree"), str(tmp_path / "out"))
-    found = json.loads(capsys.readouterr().out)
-    assert found["files"] == 1_234
-    assert 1_234 / 128 <= found["segments"] == len((tmp_path / "out" / "segments.jsonl").read_text().splitlines())
-    assert 0 < found["rss_before_mib"] <= found["rss_mib"]
 
 
 def test_a_rate_is_that_while_all_lanes_are_busy(tmp_path, monkeypatch):
@@ -45,25 +33,3 @@ def test_a_rate_is_that_while_all_lanes_are_busy(tmp_path, monkeypatch):
         measure((1.0, 40))
     with pytest.raises(InputError, match="All segments must succeed, 1 of 4 failed"):
         measure(*[(1.0, 10)] * 4, failed=1)
-
-
-@pytest.mark.slow
-def test_jobs_are_measured_beside_stream(tmp_path):
-    report = tmp_path / "report.json"
-    options = ["--images", "40", "--segment-images", "4", "--streams", "1", "--only", "images"]
-    options += ["--devices", "cpu", "--ray-workers", "1", "--stream-seconds", "0.5", "--out", str(report)]
-    # In a process of its own, as a Ray that was started and ended here would be in the way of other tests'.
-    ran = subprocess.run([sys.executable, "-m", "benchmarks.jobs", *options], capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    found = json.loads(report.read_text())
-    (job, on_ray) = found["jobs"]
-    assert [each["frames_s"] > 0 for each in found["streams"]] == [True, True]
-    assert "1 thread" in found["streams"][1]["device"]
-    assert (job["frames"], job["devices"]) == (40, "cpu")
-    assert job["frames_s"] > 0
-    assert (on_ray["frames"], on_ray["devices"]) == (40, "Ray, 1 workers")
-    assert on_ray["frames_s"] > 0
-    assert 0 < job["first_s"] < job["seconds"]
-    assert job["workers_mib"]["most"] > 100
-    assert 10 < job["frame_bytes"] < 10_000
-    assert "job on cpu" in ran.stdout

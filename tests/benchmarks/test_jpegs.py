@@ -1,7 +1,6 @@
 """The comparison of JPEG decoders: files are what their kinds say, and each difference is seen."""
 
 import io
-import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +12,6 @@ from benchmarks import jpegs
 from benchmarks.jpeg_kinds import JPEGFile, encode, make_files
 from maskjet import traffic
 from maskjet.config import EngineConfig
-from maskjet.errors import UnsupportedError
 from maskjet.parity.images import Traffic
 from maskjet.sources.images import decode_image
 
@@ -114,15 +112,6 @@ def test_files_that_the_cpu_refuses_must_not_be_taken(compare):
     found, _ = compare(decoder, JPEGFile("noise", noise))
     assert (found["noise"].refused, found["noise"].wrongly_taken) == (1, 1)
     assert "1 WRONGLY on the GPU" in str(jpegs.JpegsReport(None, list(found.values())))
-
-
-def test_without_a_gpu_all_is_noted(tmp_path):
-    path = tmp_path / "jpegs.json"
-    found = jpegs.run(path, config=EngineConfig(device="cpu"), count=1, only=["detections"])
-    assert json.loads(path.read_text()) == json.loads(json.dumps(found.as_dict()))
-    assert found.notes == ["detections left out: JPEGs are decoded by NVIDIA GPUs, there is none."]
-    with pytest.raises(UnsupportedError, match="the device is cpu"):
-        jpegs.load_decoder(CPU)
 
 
 @pytest.mark.usefixtures("two_threads")

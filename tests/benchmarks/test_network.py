@@ -1,10 +1,8 @@
 """The benchmark of the network alone: what it counts; its times need a GPU."""
 
-import json
 from dataclasses import replace
 from math import prod
 
-import pytest
 import torch
 
 from benchmarks import network
@@ -37,17 +35,3 @@ def test_launches_are_recorded_with_the_names_of_their_tensors(monkeypatch):
         call()
     assert all(torch.equal(one, other) for one, other in zip(expected, forward(images), strict=True))
     assert len(launches) == ran  # the pass is as it was
-
-
-@pytest.mark.gpu
-def test_a_network_is_timed(tmp_path):
-    path = tmp_path / "network.json"
-    found = network.run(path, sizes=["rf-detr-seg-nano"], batches=[1], only=["fused", "eager"], runs=2, has_steps=True)
-    assert json.loads(path.read_text())["measurements"]
-    assert [each.runtime for each in found.measurements] == ["fused", "eager"]
-    for each in found.measurements:
-        assert each.ms > 0
-        assert 0.1 < each.ghz < 4
-        assert each.logit_error < 0.1
-    assert sum(each.launches for each in found.steps) > 100
-    assert all(each.us > 0 and each.bytes_us > 0 for each in found.steps)

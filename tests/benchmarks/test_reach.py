@@ -1,23 +1,16 @@
 """The benchmark of reach: long videos and live ones are what they say, and every part is measured or noted."""
 
-import json
 import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from functools import partial
 
 import av
 import numpy as np
 import pytest
-import torch
 
-from benchmarks import reach, reach_speed, reach_videos
+from benchmarks import reach_speed
 from benchmarks.reach_live import sending
 from benchmarks.reach_videos import repeat, write_live
 from maskjet import traffic
-from maskjet.config import EngineConfig
 from maskjet.errors import UnsupportedError
-from maskjet.model import Model
 from maskjet.sources.frames import open_source
 
 FRAMES = 9
@@ -68,69 +61,6 @@ def test_streams_are_live_and_every_frame_has_a_stamp(live):
             assert [round(frame.time_s * 200) for frame, _ in frames] == list(range(3 * FRAMES))
             for index, (_, came) in enumerate(frames):
                 assert begin < stamps[number, index] < came
-
-
-@pytest.fixture
-def run(monkeypatch, network):
-    """Measures few streams of a tiny network."""
-    stream = reach.Stream("312", 2, 2, 2)
-    plan = replace(
-        reach.SMALL, frames={"312": (10, 400)}, files=(stream,), memory=stream, live=reach.Stream("312", 1, 1, 2)
-    )
-    monkeypatch.setattr(reach, "_plant", lambda *_: network)
-    monkeypatch.setattr(reach, "_LIVE_FPS", 100.0)
-    monkeypatch.setattr(reach, "SMALL", plan)
-    monkeypatch.setattr(reach_speed, "_ROUNDS", 1)
-    monkeypatch.setattr(reach_speed, "_WARM_UP", 1)
-    monkeypatch.setattr(reach, "_IN_MEMORY", 5)
-    # A process would import PyTorch to draw ten frames.
-    monkeypatch.setattr(reach_videos, "ProcessPoolExecutor", lambda workers, **_: ThreadPoolExecutor(workers))
-    return partial(reach.run, model="tiny", config=EngineConfig(device="cpu"), seconds=0.2, live_settle_s=0.1)
-
-
-@pytest.mark.slow
-def test_all_is_measured_and_noted(run, tmp_path):
-    path = tmp_path / "reach.json"
-    found = run(path, videos=tmp_path / "videos")
-    assert json.loads(path.read_text()) == json.loads(json.dumps(found.as_dict()))
-    assert [(m.streams, m.decoder) for m in found.measurements] == [(2, "cpu"), (2, "memory")]
-    for m in found.measurements:
-        assert m.speed.frames > 0
-        assert 0 < m.speed.cpu_busy <= 1.1  # the clocks are read one after the other
-        assert m.graphs_fps is m.pcie_fps is m.gpu_mib is None
-    assert found.decoding_fps("312", 2, "cpu") > 0
-    (latency,) = found.latencies
-    assert 0 < latency.p50_ms <= latency.p99_ms <= latency.most_ms
-    assert [note.split(" left out")[0] for note in found.notes] == [
-        f"{loop.name}, {output}" for loop in reach.LOOPS for output in ("masks", "RLE")
-    ]
-    assert "2 × 312   cpu" in str(found)
-
-
-@pytest.mark.slow
-def test_what_fails_or_has_no_time_left_is_a_note(run, monkeypatch):
-    found = run(limit_s=0.0, only=["streams", "border"])
-    assert (len(found.measurements), len(found.decoding), len(found.notes)) == (0, 0, 4)
-    assert all("left out: 0 s have passed" in note for note in found.notes)
-
-    def fail(*_):
-        raise RuntimeError("the decoder is gone\nand more")
-
-    monkeypatch.setattr(reach, "time_decoding", fail)
-    found = run(only=["streams"])
-    assert found.notes == ["decoding 2 × 312, cpu left out: RuntimeError: the decoder is gone"]
-    assert len(found.measurements) == 2  # it costs no other
-
-
-@pytest.mark.gpu
-def test_floors_of_a_gpu(network):
-    pixels = torch.zeros(64, 96, 3, dtype=torch.uint8)
-    with Model(network, EngineConfig(device="cuda", compile=False)) as model:
-        assert reach_speed.time_graphs(model, pixels, 2, 2, 0.1) > 0
-        assert reach_speed.gpu_mib(model) > torch.cuda.memory_reserved() / 2**20
-    assert reach_speed.measure_pcie(torch.device("cuda", 0)) > 0
-    assert reach_speed.bytes_of(pixels) == pixels.numel()
-    assert reach_speed.bytes_of(pixels.cuda()) is None
 
 
 def test_a_decoder_that_was_not_had_is_an_error(street):

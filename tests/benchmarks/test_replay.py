@@ -10,7 +10,6 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks import capture, replay
 from maskjet import ops, traffic
-from maskjet.errors import InputError
 from maskjet.model import read_network
 from maskjet.sources.frames import open_source
 
@@ -101,19 +100,6 @@ def test_a_tampered_capture_is_reported_as_different(op, name, change, tampered)
     assert {m.op: (m.equal + m.within_tolerance, m.different) for m in report.measurements} == {
         other: (1, 1) if other == op else (2, 0) for other in OPS
     }
-
-
-def test_damaged_captures_are_named(tampered, tmp_path):
-    folder, _ = tampered
-    with pytest.raises(InputError, match=r"capture must be a folder that benchmarks\.capture wrote, got"):
-        replay.run([tmp_path / "nothing"], device="cpu")
-    frame, manifest = folder / "000000.safetensors", folder / "capture.json"
-    frame.write_bytes(frame.read_bytes()[:1000])
-    with pytest.raises(InputError, match=r"000000\.safetensors' must be a whole frame of a capture"):
-        replay.run([folder], device="cpu")
-    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 9'))
-    with pytest.raises(InputError, match="must be a capture in format 1, got 9"):
-        replay.run([folder], device="cpu")
 
 
 @pytest.mark.gpu

@@ -4,9 +4,6 @@ import asyncio
 import contextlib
 import json
 import os
-import select
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -16,7 +13,6 @@ from benchmarks.serve_load import Load, Outcome, Plan, parse_head
 from benchmarks.serve_report import agree, sum_up
 from benchmarks.serve_sharing import unevenness
 from benchmarks.trend import trend
-from tests.waiting import until
 
 SIZE_HW = (4, 4)
 FOUND = {"class_id": 0, "class_name": "car", "confidence": 0.75, "xyxy": [0.0, 0.0, 2.0, 2.0]}
@@ -177,18 +173,6 @@ def test_a_kept_connection_may_end_between_requests(files, answers_new_ones):
     statuses = load(answer, files=files, count=4).statuses
     assert statuses == ({"200": 4} if answers_new_ones else {"200": 1, "EOFError": 3})
     assert len(opened) >= 4
-
-
-def test_a_result_is_whole_though_its_reader_is_slow():
-    text = "x" * 300_000
-    program = f"from benchmarks.serve_load import write_all; write_all('x' * {len(text)})"
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)  # as some programs leave it
-    with subprocess.Popen([sys.executable, "-c", program], stdout=writing) as process, os.fdopen(reading) as file:
-        os.close(writing)
-        until(lambda: select.select([file], [], [], 0)[0])
-        assert file.read() == text
-    assert process.returncode == 0
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """The benchmark of tiles, on small streets, with the peers that are installed."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -20,22 +19,6 @@ def _small_tiles(monkeypatch):
     ways = {**tiles.WAYS, OURS: tiles._ours(160, full=True)}
     monkeypatch.setattr(tiles, "WAYS", ways)
     monkeypatch.setattr(tiles, "_TILE", 160)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("two_threads")
-def test_ways_are_scored_and_timed_without_a_peer_that_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sahi", None)
-    path, names = tmp_path / "tiles.json", ("no tiling", OURS, NMS, "sahi, NMS by IoU")
-    report = tiles.run(path, size="320x240", scored=1, frames=1, device="cpu", only=names)
-    assert [each.way for each in report.measurements] == list(names[:3])
-    assert report.notes[0].startswith("sahi left out: ")
-    for each in report.measurements:
-        assert each.segm["ap"] > 0.3
-        assert each.bbox["ap_small"] > 0.3
-        assert (each.instances is None) == (each.way == "no tiling")
-    assert len(report.rows()) == 4
-    assert json.loads(path.read_text())["size_hw"] == [240, 320]
 
 
 def test_batches_and_threads_of_a_peer_find_the_same():

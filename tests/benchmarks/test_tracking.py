@@ -1,12 +1,8 @@
 """Scores of trackers, and the streets that they are scored on."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from benchmarks import tracking, tracking_scenes
-from benchmarks.tracking_peers import ours
 from benchmarks.tracking_scores import Tracked, score
 
 
@@ -63,26 +59,3 @@ def test_they_equal_those_of_trackeval():
     clear = metrics.CLEAR().eval_sequence(data)
     assert (actual["MOTA"], actual["switches"]) == pytest.approx((100 * clear["MOTA"], clear["IDSW"]))
     assert actual["IDF1"] == pytest.approx(100 * metrics.Identity().eval_sequence(data)["IDF1"])
-
-
-def test_a_street_is_tracked_and_reported(monkeypatch, tmp_path):
-    kind = replace(tracking_scenes.KINDS["dropped"], size_hw=(96, 160), frames=20)
-    monkeypatch.setattr(tracking_scenes, "KINDS", {"dropped": kind})
-    monkeypatch.setattr(tracking, "KINDS", {"dropped": kind})
-    monkeypatch.setattr(tracking, "VIDEOS", {"tune": (0,)})
-    results = {}
-    for errors in ("perfect", "noisy", "bursts"):
-        ((name, clip),) = tracking.clips(tmp_path, "tune", errors)
-        assert (name, len(clip.found)) == ("dropped 0", 16)  # every fifth frame is gone
-        results[errors], _ = tracking.run(clip, ours())
-    assert results["perfect"]["masks"]["HOTA"] > 90
-    assert results["perfect"]["masks"]["DetA"] == 100
-    assert 90 > results["noisy"]["masks"]["HOTA"] > 30
-    assert tracking.run(clip, ours(), in_two_passes=True)[0]["masks"]["HOTA"] > results["bursts"]["masks"]["HOTA"]
-    ((_, again),) = tracking.clips(tmp_path, "tune", "bursts")  # from its file
-    assert tracking.run(again, ours())[0] == results["bursts"]
-    rows = [{"video": "dropped 0", **results["noisy"], "ms": 0.5}]
-    lines = [*tracking.table("noisy", {"maskjet": rows, "same": [*rows]})]
-    assert lines[-1].startswith("| same |")
-    assert lines[-1].endswith("| 0.0 (0.0 to 0.0) |")
-    assert len({line.count("|") for line in lines if line.startswith("|")}) == 1

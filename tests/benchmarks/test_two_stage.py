@@ -3,10 +3,8 @@
 import json
 
 import pytest
-import torch
 
 from benchmarks import planted, two_stage
-from benchmarks.pooling import measure_pooling
 
 
 @pytest.mark.slow
@@ -34,9 +32,3 @@ def test_contenders_are_paired_and_written(tmp_path, monkeypatch):
     assert {m.largest_difference for m in report.measurements if m.contender.startswith("captured")} == {0.0}
     assert any("maskjet, graph, fp16 left out: precision='fp16' needs a GPU" in note for note in report.notes)
     assert len(report.rows()) == 4
-
-
-@pytest.mark.slow
-def test_pooling_is_compared_and_timed():
-    theirs, ours = measure_pooling(3, 2, 1, torch.device("cpu"))
-    assert (theirs.contender, ours.contender) == (two_stage.BASELINE, "maskjet")

@@ -1,11 +1,8 @@
 """The benchmark of videos: every contender sees the frames, is compared, and the report is written as it prints."""
 
-import json
-
 import pytest
 
 from benchmarks import contenders, video
-from benchmarks.chart import draw_videos
 from benchmarks.peers.pipeline import Pipeline
 from maskjet.config import EngineConfig
 from maskjet.errors import MaskjetError
@@ -20,33 +17,6 @@ def _short(monkeypatch, network):
     monkeypatch.setattr(video, "read_network", lambda *_: network)
     monkeypatch.setattr(video, "_IN_MEMORY", 3)
     monkeypatch.setattr(video, "_WARM_UP", 1)
-
-
-@pytest.mark.slow
-def test_every_contender_runs_every_size(tmp_path):
-    only = ["eager", "kernels", "graph", "compile", "rfdetr"]
-    path, sizes = tmp_path / "video.json", [(96, 160), (64, 64)]
-    found = video.run(path, sizes_hw=sizes, config=CPU, frames=4, runs=1, only=only, videos=tmp_path)
-    assert json.loads(path.read_text()) == json.loads(json.dumps(found.as_dict()))
-    assert [(m.size_hw, m.name) for m in found.measurements] == [
-        (size, name) for size in sizes for name in ("eager", "kernels")
-    ]
-    for m in found.measurements:
-        assert m.matched == 1
-        assert m.max_confidence_difference < 1e-5
-        assert m.fps > 0
-        assert m.memory_fps > 0
-        assert 0 < m.p50_ms <= m.p99_ms
-        assert m.launches is m.gpu_busy is None
-    assert {o.output for o in found.outputs} == set(video.OUTPUTS)
-    assert sorted(each.name for each in tmp_path.glob("*.mp4")) == ["street_160x96_4_7.mp4", "street_64x64_4_7.mp4"]
-    assert [note.split(" left out")[0] for note in found.notes] == ["graph", "compile", "rfdetr"]
-    assert "it needs an NVIDIA GPU" in found.notes[0]
-    lines = str(found).splitlines()
-    assert len(lines) == 1 + len(found.measurements) + 1 + len(found.notes) + len(found.outputs)
-    pytest.importorskip("matplotlib")
-    draw_videos(found.as_dict(), tmp_path / "video.png")
-    assert (tmp_path / "video.png").stat().st_size > 10_000
 
 
 def test_a_peer_has_a_row_with_its_own_masks_and_one_with_rle(monkeypatch, network):
