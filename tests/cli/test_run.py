@@ -189,25 +189,12 @@ def test_a_terminal_shows_a_line_for_each_source(is_terminal, monkeypatch, capsy
     ("line", "message"),
     [
         ("run nothing.mp4 -o a.jsonl", "source must exist, 'nothing.mp4' does not."),
-        (f"run {CLIP} -o a.text", "--out must end in one of .mp4"),
         (f"run {CLIP} -o a.jsonl --device cuda:77", "--device='cuda:77' is not here"),
-        (
-            f"run {CLIP} {CLIP} -o a.mp4",
-            "--out must contain {} for several sources, got 'a.mp4'; "
-            "write for example 'out/{}.mp4': {} becomes each source's name.",
-        ),
+        (f"run {CLIP} {CLIP} -o a.mp4", "--out must contain {} for several sources, got 'a.mp4'"),
         (f"run {CLIP} -o a.jsonl --tile 16", "--tile must be 32 pixels or more"),
-        (
-            f"run {CLIP} -o a.jsonl --tile 64 --overlap 1",
-            "--overlap must be 0..0.9, a share of a tile's side, got 1.0.",
-        ),
+        (f"run {CLIP} -o a.jsonl --tile 64 --overlap 1", "--overlap must be 0..0.9"),
         (f"run {CLIP} -o a.jsonl --drop-late", "--drop-late must be False for '"),
-        ("traffic video a.mp4 --size big", "--size must be one of 312, 720p, 1080p or WIDTHxHEIGHT, got 'big'"),
         ("info --letterbox-color #0a0b0c", "--letterbox-color must be left out unless resize='letterbox', got"),
-        (
-            "info --resize letterbox --letterbox-color red",
-            "--letterbox-color must be #rrggbb, as in #727272, got 'red'",
-        ),
     ],
 )
 def test_errors_are_one_line_and_exit_code_2_or_for_sources_3(line, message, maskjet):

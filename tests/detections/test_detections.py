@@ -104,15 +104,6 @@ def test_tracks_stay(use):
     np.testing.assert_array_equal(use(found).track_class_id, found.track_class_id)
 
 
-def test_picking_by_class_and_confidence_and_one_by_one():
-    found = some_detections(5)
-    assert found[found.class_name == "car"].class_id.tolist() == [0, 0]
-    assert found[(found.class_name != "car") & (found.confidence > 0.65)].class_id.tolist() == [2, 7]
-    assert len(found[found.confidence > 1]) == 0
-    assert [one.rle for one in found] == [[rle] for rle in found.rle]
-    assert list(some_detections(0)) == []
-
-
 @pytest.mark.parametrize("index", [3, -4, [0, 3], np.array([-4])])
 def test_positions_beyond_the_end(index):
     with pytest.raises(IndexError, match=r"index must be below the number of detections, 3, got (3|-4)\."):
@@ -341,15 +332,6 @@ class TestPictures:
         for image in (tmp_path / "a.png", PILImage.fromarray(picture()), torch.full((3, 48, 64), 100 / 255)):
             np.testing.assert_array_equal(found.draw(image), found.draw(picture()))
 
-    def test_without_an_image_one_is_asked_for(self, tmp_path):
-        found = some_detections(2)
-        for method in (found.draw, lambda: found.save(tmp_path / "a.png")):
-            with pytest.raises(
-                InputError, match=r"image must be given, .* not held any more: draw\(image\) or save\(path"
-            ):
-                method()
-        assert list(tmp_path.iterdir()) == []
-
     @pytest.mark.parametrize("suffix", [".png", ".JPEG", ".webp", ".tif"])
     def test_save(self, suffix, tmp_path):
         found, path = some_detections(2), tmp_path / "new" / f"a{suffix}"
@@ -419,15 +401,15 @@ class TestOrigins:
     def test_copies_and_other_processes_know_files_only(self, tmp_path):
         PILImage.fromarray(picture()).save(tmp_path / "a.png")
         found, image = some_detections(2), picture()
-        for origin, is_kept in (
-            (ImageReference(tmp_path / "a.png"), True),
-            (ImageReference(image), False),
-            (ImageReference(3), False),
-        ):
+        for origin in (ImageReference(tmp_path / "a.png"), ImageReference(image), ImageReference(3)):
             found.remember(origin)
             for again in (pickle.loads(pickle.dumps(found)), copy.deepcopy(found)):
                 assert again.rle == found.rle
-                assert (again._remembered is not None and again._remembered.image() is not None) == is_kept
+                if origin.path is not None:
+                    np.testing.assert_array_equal(again.draw(), found.draw())
+                else:
+                    with pytest.raises(InputError, match="image must be given"):
+                        again.draw()
 
 
 @pytest.mark.parametrize(

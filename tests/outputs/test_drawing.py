@@ -6,10 +6,8 @@ from dataclasses import replace
 import cv2
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image as PILImage
 
 from maskjet.detections import Detections
 from maskjet.drawing import DrawStyle, Painter, annotating, class_colour, draw, labels
@@ -20,7 +18,6 @@ from maskjet.errors import InputError
 from maskjet.masks import coco_rle
 from maskjet.sources.frames import Frame
 from tests.detections.test_detections import some_detections
-from tests.sources.clips import write_image
 
 DEFAULT = DrawStyle()
 SWITCHES = ["boxes", "labels", "scores", "masks", "outlines"]
@@ -209,16 +206,6 @@ class TestImage:
         for paint in (draw, lambda image, found: Painter().paint(Frame(0, None, image, "s", "s"), found)):
             with pytest.raises(InputError, match=rf"^{message}\.$"):
                 paint(image, some_detections(1))
-
-    def test_may_be_of_any_kind_that_predict_takes(self, tmp_path):
-        image, found = NOISE[:48, :64], some_detections(2)
-        expected = draw(image, found)
-        path = write_image(tmp_path / "a.png", image)
-        tensor = torch.from_numpy(image)
-        for each in (path, PILImage.fromarray(image), tensor, tensor.movedim(-1, 0) / 255):
-            np.testing.assert_array_equal(draw(each, found), expected)
-        with pytest.raises(InputError, match="image must be an array, tensor, PIL image, path or bytes, got NoneType"):
-            draw(None, found)
 
     @pytest.mark.parametrize("style", [DrawStyle(), DrawStyle(line_width=1e9), DrawStyle(color_by="instance")])
     def test_may_have_any_size(self, style):

@@ -133,14 +133,6 @@ def test_detections_that_can_not_be_sent_end_their_video():
     assert len(drawing_process._idle) == 1  # it is kept for the next video
 
 
-def test_frames_that_grow_take_memory_in_proportion_to_the_largest():
-    memory = drawing_process._Memory(os.memfd_create("frames"))
-    for number, count in enumerate(range(1000, 3000)):
-        memory.reserve(number, count)
-    assert os.fstat(memory.descriptor).st_size < 4 * 17 * 3000
-    os.close(memory.descriptor)
-
-
 def test_a_process_that_is_killed_ends_its_video_with_an_error_and_no_other():
     def killing():
         for frame in frames(30):

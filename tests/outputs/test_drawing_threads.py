@@ -39,21 +39,6 @@ def test_work_begins_and_ends_in_order_in_other_threads_a_bounded_number_behind(
     assert max(late) <= count + 4
 
 
-def test_frames_are_drawn_beside_each_other():
-    behind, all_there, done = DrawingThreads(3), threading.Barrier(3), []
-
-    def work(number):
-        yield
-        all_there.wait(60)
-        yield
-        done.append(number)
-
-    for number in range(6):
-        behind.add(partial(work, number))
-    assert behind.close() is None
-    assert done == list(range(6))
-
-
 def test_no_thread_waits_for_a_slow_frame():
     behind, may_go_on, all_drawn, drawn, done = DrawingThreads(2), threading.Event(), threading.Event(), [], []
 
@@ -74,22 +59,6 @@ def test_no_thread_waits_for_a_slow_frame():
     may_go_on.set()
     assert behind.close() is None
     assert done == list(range(5))
-
-
-def test_whoever_adds_does_not_wait_for_the_work():
-    behind, may_begin, done = DrawingThreads(), threading.Event(), []
-
-    def work(number):
-        may_begin.wait(60)
-        done.append(number)
-        yield
-
-    for number in range(4):
-        behind.add(partial(work, number))
-    assert done == []
-    may_begin.set()
-    behind.close()
-    assert done == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("section", [0, 1, 2])

@@ -7,7 +7,6 @@ import pytest
 
 from maskjet.detections import Detections
 from maskjet.drawing import Cutout, DrawStyle, Redaction, draw
-from maskjet.errors import InputError
 from maskjet.masks import coco_rle
 from maskjet.outputs.opening import open_sinks
 from maskjet.sources.images import read_image
@@ -66,9 +65,3 @@ def test_outputs_have_all_unless_asked_for_less_beside_pictures_that_redact_all(
     np.testing.assert_array_equal(written.xyxy, found().xyxy)
     assert Path("a.csv").read_text().split(",")[-1].strip() == str(expected.sum())
     np.testing.assert_array_equal((read_image(Path("hidden.png")) == 0).all(axis=-1), even(SHOWN["raw"]))
-
-
-def test_other_choices_are_named():
-    for make in (DrawStyle, lambda **options: open_sinks(["a.jsonl"], **options)):
-        with pytest.raises(InputError, match=r"^mask_pixels must be 'raw', 'box' or 'largest', got 'boxes'\.$"):
-            make(mask_pixels="boxes")
