@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import re
 from numbers import Integral, Real
 from typing import Any
@@ -65,16 +64,3 @@ def parse_hw(text: str, name: str = "input_size", expected: str = "WIDTHxHEIGHT,
     if found is None:
         raise InputError(f"{name} must be {expected}, got {text!r}.")
     return int(found[2]), int(found[1])
-
-
-def to_count(name: str, value: Any, expected: str, most: float) -> int | None:
-    """Check an integer or None; returns a Python `int`, which does not overflow as NumPy's do."""
-    if value is None:
-        return None
-    try:
-        number = -1 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = -1
-    if not 0 <= number <= most:
-        raise InputError(f"{name} must be {expected}, or None, got {value!r}.")
-    return number

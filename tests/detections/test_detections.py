@@ -195,7 +195,7 @@ def test_to_coco():
     assert replace(found, rle=None).to_coco(12) == boxes
     with pytest.raises(InputError, match=r"to_coco\(\) needs masks"):
         replace(found, rle=None).to_coco(12, kind="segm")
-    with pytest.raises(InputError, match="kind must be segm or bbox, got 'mask'"):
+    with pytest.raises(InputError, match=r"kind must be one of .*, got 'mask'"):
         found.to_coco(12, kind="mask")
     with pytest.raises(InputError, match=r"category_ids must have every class that was found, got none for \[2\]"):
         found.to_coco(12, category_ids={0: 3})
@@ -321,7 +321,7 @@ class TestPictures:
         assert typing.get_type_hints(DrawOptions) == typing.get_type_hints(DrawStyle)
         with pytest.raises(InputError, match=r"options of draw\(\), got 'color'; did you mean 'color_by'\?$"):
             found.draw(image, color="class")
-        with pytest.raises(InputError, match="color_by must be 'class' or 'instance', got 'name'"):
+        with pytest.raises(InputError, match=r"color_by must be one of .*, got 'name'"):
             found.draw(image, color_by="name")
 
     def test_images_of_other_kinds(self, tmp_path):

@@ -131,7 +131,7 @@ ONE = {"size": [1, 1], "counts": b"1"}
         (lambda: coco_rle.area({"size": [4, 4], "counts": b"11"}), r"counts must sum to 4 × 4 = 16, got 2"),
         (lambda: coco_rle.polygons(ONE, tolerance=-1), r"tolerance must be a number of .* got -1"),
         (lambda: coco_rle.polygons(ONE, tolerance=np.nan), "tolerance must be .* got nan"),
-        (lambda: coco_rle.polygons(ONE, holes="no"), "holes must be one of fill, keep, cut"),
+        (lambda: coco_rle.polygons(ONE, holes="no"), "holes must be one of"),
         (lambda: coco_rle.counts_to_string([3, -1]), r"counts must be run lengths in 0\.\.2\*\*32-1, got \[3, -1\]"),
     ],
 )

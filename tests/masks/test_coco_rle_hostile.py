@@ -184,7 +184,7 @@ def test_the_limit_can_be_raised(monkeypatch):
     monkeypatch.setattr(limits, "mask_pixels", 2**80)
     for size, counts in (([2**17, 2**13], [5, 2**30 - 5]), ([2**16, 2**16], string_of([2**32 - 3, 3]))):
         assert coco_rle.area({"size": size, "counts": counts}) in (2**30 - 5, 3)
-    with pytest.raises(InputError, match=r"size must be \[H, W\] in pixels, got \[0, 10000"):
+    with pytest.raises(InputError, match=r"size must be \[H, W\] in pixels, got a number"):
         coco_rle.area({"size": [0, 10**30], "counts": []})
 
 

@@ -28,7 +28,7 @@ from maskjet.host.extras import require
 from maskjet.host.printing import printable
 from maskjet.masks import coco_rle
 from maskjet.masks.outlines import Along, Holes
-from maskjet.masks.stray_pixels import MaskPixels, check_mask_pixels, keep_pixels
+from maskjet.masks.stray_pixels import MaskPixels, keep_pixels
 
 if TYPE_CHECKING:
     import pandas
@@ -177,7 +177,7 @@ class Detections:
         Raises:
             InputError: mask_pixels is none of these, or a mask is malformed.
         """
-        check_mask_pixels(mask_pixels)
+        check_choice("mask_pixels", mask_pixels, get_args(MaskPixels))
         if mask_pixels == "raw" or self.rle is None:
             return self
         return self._with(rle=keep_pixels(self.rle, self.xyxy, self.image_size, mask_pixels))

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from maskjet.checks import check_choice
 from maskjet.detections.fields import check_finite, masks_of, names_of, to_floats, to_text, to_whole, tracks_of
 from maskjet.errors import InputError, translate_errors
 from maskjet.masks import coco_rle
@@ -64,8 +65,7 @@ def to_coco(
 ) -> list[dict[str, Any]]:
     """Entries of a COCO results file; see `Detections.to_coco`."""
     kind = kind or ("bbox" if found.rle is None else "segm")
-    if kind not in get_args(CocoKind):
-        raise InputError(f"kind must be segm or bbox, got {kind!r}.")
+    check_choice("kind", kind, get_args(CocoKind))
     check_finite(found)
     image_id, classes = to_whole("image_id", image_id), found.class_id.tolist()
     missing = [] if category_ids is None else sorted(set(classes) - set(category_ids))

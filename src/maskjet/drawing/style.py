@@ -10,10 +10,10 @@ from functools import lru_cache
 from itertools import compress
 from typing import Any, Literal, cast, get_args
 
-from maskjet.checks import to_count
+from maskjet.checks import as_int, check_choice, check_whole
 from maskjet.drawing.templates import parse_template
 from maskjet.errors import InputError, suggest
-from maskjet.masks.stray_pixels import MaskPixels, check_mask_pixels
+from maskjet.masks.stray_pixels import MaskPixels
 
 Effect = Literal["mosaic", "blur", "transparent"]
 """Ways to replace pixels other than by a colour."""
@@ -67,9 +67,7 @@ class DrawStyle:
         is_number = isinstance(width, int | float) and not isinstance(width, bool)
         if width is not None and not (is_number and 0 < width < math.inf):
             raise InputError(f"line_width must be a number of pixels above 0, or None, got {width!r}.")
-        if self.color_by not in get_args(ColorBy):
-            choices = " or ".join(map(repr, get_args(ColorBy)))
-            raise InputError(f"color_by must be {choices}, got {self.color_by!r}.")
+        check_choice("color_by", self.color_by, get_args(ColorBy))
         if self.label is not None:
             parse_template(self.label)
         palette = {} if self.palette is None else self.palette
@@ -78,7 +76,7 @@ class DrawStyle:
             raise InputError(f"palette must be colours as {expected}, or None, got {palette!r}.")
         if palette and self.color_by != "class":
             raise InputError(f"palette must go with color_by='class', got {self.color_by!r}.")
-        check_mask_pixels(self.mask_pixels)
+        check_choice("mask_pixels", self.mask_pixels, get_args(MaskPixels))
 
     @property
     def template(self) -> str:
@@ -122,10 +120,11 @@ class Redaction:
 
     def __post_init__(self) -> None:
         _check_replacing(self)
-        margin = to_count("margin", self.margin, "a number of pixels of at least 0", math.inf)
-        hold = to_count("hold", self.hold, f"a number of frames, 0 to {MOST_HELD}", MOST_HELD)
-        object.__setattr__(self, "margin", margin)
-        object.__setattr__(self, "hold", hold)
+        for name, most in (("margin", 2**31), ("hold", MOST_HELD)):
+            value = as_int(getattr(self, name))
+            if value is not None:
+                check_whole(name, value, (0, most))
+            object.__setattr__(self, name, value)  # one of NumPy's could overflow
 
 
 @dataclass(frozen=True)

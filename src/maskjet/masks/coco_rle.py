@@ -12,7 +12,6 @@ The first import on a machine compiles the loops; see `jit.compiled`.
 from __future__ import annotations
 
 import operator
-import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import limits
+from maskjet.checks import shown
 from maskjet.errors import InputError
 from maskjet.jit import Ints, compiled
 from maskjet.masks.outlines import Along, Holes, trace
@@ -100,7 +100,7 @@ def to_json(rle: RLE) -> dict[str, Any]:
     (height, width), counts = _fields(rle)
     string = counts if isinstance(counts, (bytes, str)) else counts_to_string(counts)  # a union is made anew each time
     if not string.isascii():
-        raise InputError(f"counts must be a COCO RLE string, got {_shorten(string)}.")
+        raise InputError(f"counts must be a COCO RLE string, got {shown(string)}.")
     return {"size": [height, width], "counts": string if isinstance(string, str) else string.decode("ascii")}
 
 
@@ -244,10 +244,10 @@ def _fields(rle: RLE) -> tuple[tuple[int, int], Any]:
         are_plain = type(height) is type(width) is int  # fast path for the usual types
         sides = (height, width) if are_plain else (operator.index(height), operator.index(width))
     except Exception as error:  # untrusted input: any type, any exception
-        raise InputError(f"rle must be {{'size': [H, W], 'counts': ...}}, got {_shorten(rle)}.") from error
+        raise InputError(f"rle must be {{'size': [H, W], 'counts': ...}}, got {shown(rle)}.") from error
     is_bool = not are_plain and (isinstance(height, bool) or isinstance(width, bool))
     if is_bool or not (0 <= sides[0] <= _MOST_SIDE and 0 <= sides[1] <= _MOST_SIDE):
-        raise InputError(f"size must be [H, W] in pixels, got {_shorten([height, width])}.")
+        raise InputError(f"size must be [H, W] in pixels, got {shown([height, width])}.")
     return sides, counts
 
 
@@ -257,7 +257,7 @@ def _expand(string: bytes | str, most: int) -> tuple[Counts, int]:
     counts = np.empty(len(data), dtype=np.int64)
     found, total = _read_string(data, counts, most)
     if found < 0:
-        raise InputError(f"counts must be a whole COCO RLE string, got {_shorten(string)}.")
+        raise InputError(f"counts must be a whole COCO RLE string, got {shown(string)}.")
     return counts[:found], total
 
 
@@ -274,21 +274,8 @@ def _run_lengths(counts: Sequence[int] | Counts) -> Counts:
         array = np.empty((0, 0))
     is_integer = np.issubdtype(array.dtype, np.integer) or array.size == 0
     if array.ndim != 1 or not is_integer or (array.size and (array.min() < 0 or array.max() >= 2**32)):
-        raise InputError(f"counts must be run lengths in 0..2**32-1, got {_shorten(counts)}.")
+        raise InputError(f"counts must be run lengths in 0..2**32-1, got {shown(counts)}.")
     return np.ascontiguousarray(array, dtype=np.int64)
-
-
-_short = reprlib.Repr()
-_short.maxstring = _short.maxother = 60
-
-
-def _shorten(value: object) -> str:
-    """The beginning of a value's `repr`, for a message; a large value is not formatted in full."""
-    try:
-        text = _short.repr(value)
-    except ValueError:  # an integer of thousands of digits
-        text = f"a huge {type(value).__name__}"
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 @compiled("int64(Array(int64, 1, 'C', True), uint8[::1])")

@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from maskjet.checks import check_choice
 from maskjet.errors import InputError
 
 Holes = Literal["fill", "keep", "cut"]
@@ -26,9 +27,8 @@ def trace(
     """The outlines of the 8-connected parts of a mask, uint8 [H, W]; see `coco_rle.polygons`."""
     if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 <= tolerance < math.inf:
         raise InputError(f"tolerance must be a number of pixels, at least 0, got {tolerance!r}.")
-    for name, value, known in (("holes", holes, get_args(Holes)), ("along", along, get_args(Along))):
-        if value not in known:
-            raise InputError(f"{name} must be one of {', '.join(known)}, got {value!r}.")
+    check_choice("holes", holes, get_args(Holes))
+    check_choice("along", along, get_args(Along))
     if along == "edges":
         mask = mask.repeat(2, axis=0).repeat(2, axis=1)
     traced, hierarchy = cv2.findContours(mask, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE)

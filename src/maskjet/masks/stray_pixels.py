@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import limits
-from maskjet.errors import InputError
 from maskjet.jit import Ints, compiled
 from maskjet.masks.coco_rle import BYTES_PER_COUNT, RLE, Runs, to_runs, write_string
 
@@ -21,12 +20,6 @@ MaskPixels = Literal["raw", "box", "largest"]
 _LARGE = 3  # a part is large with at least 1/3 of the largest part's pixels
 _BYTES = 54  # most bytes of memory per piece
 Spans = NDArray[np.int64]
-
-
-def check_mask_pixels(value: Any) -> None:
-    """Raise InputError if a value is no `MaskPixels`."""
-    if not isinstance(value, str) or value not in get_args(MaskPixels):
-        raise InputError(f"mask_pixels must be 'raw', 'box' or 'largest', got {value!r}.")
 
 
 def keep_pixels(

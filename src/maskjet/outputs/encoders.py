@@ -10,7 +10,8 @@ from typing import Any, Literal, cast, get_args
 import av
 import av.error
 
-from maskjet.errors import InputError, UnsupportedError, explain
+from maskjet.checks import check_choice, check_whole
+from maskjet.errors import UnsupportedError, explain
 
 Encoder = Literal["x264", "nvenc", "auto"]
 HIGHEST_QUALITY, DEFAULT_QUALITY = 100, 60
@@ -34,10 +35,8 @@ class Encoding:
     """Quality, 1 to 100, similar for all encoders; 12 more double or triple the size. 60 is x264's CRF 22."""
 
     def __post_init__(self) -> None:
-        if self.encoder not in get_args(Encoder):
-            raise InputError(f"encoder must be x264, nvenc or auto, got {self.encoder!r}.")
-        if not isinstance(self.quality, int) or not 1 <= self.quality <= HIGHEST_QUALITY:
-            raise InputError(f"quality must be an integer from 1 to {HIGHEST_QUALITY}, got {self.quality!r}.")
+        check_choice("encoder", self.encoder, get_args(Encoder))
+        check_whole("quality", self.quality, (1, HIGHEST_QUALITY))
         if self.encoder == "nvenc":
             self._uses_nvenc(_USUAL_HW)
 

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from maskjet.checks import check_choice
 from maskjet.drawing import DrawStyle, Style
 from maskjet.drawing.style import refuse_transparency
 from maskjet.errors import InputError, OutputError
 from maskjet.host.files import naming
-from maskjet.masks.stray_pixels import MaskPixels, check_mask_pixels
+from maskjet.masks.stray_pixels import MaskPixels
 from maskjet.outputs import crops, drawing_process, events, labels, pictures, video
 from maskjet.outputs.coco import CocoJson
 from maskjet.outputs.drawing_process import VideoProcess
@@ -69,7 +70,7 @@ class Content:
     """Encoder and quality of annotated video."""
 
     def __post_init__(self) -> None:
-        check_mask_pixels(self.mask_pixels)
+        check_choice("mask_pixels", self.mask_pixels, get_args(MaskPixels))
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import av
 import cv2
 
-from maskjet.checks import as_int, check_count
+from maskjet.checks import as_int, check_choice, check_count
 from maskjet.errors import InputError, OutputError
 from maskjet.host.files import naming, replacing
 from maskjet.masks import coco_rle
@@ -149,8 +149,7 @@ def write_coco(
         OutputError: The files can't be written.
     """
     check_count("images", as_int(images))
-    if annotations not in ("rle", "polygon"):
-        raise InputError(f"annotations must be 'rle' or 'polygon', got {annotations!r}.")
+    check_choice("annotations", annotations, get_args(Annotations))
     directory = Path(directory)
     with naming(str(directory), "directory"):
         (directory / "images").mkdir(parents=True, exist_ok=True)
