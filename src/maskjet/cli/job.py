@@ -78,7 +78,6 @@ class PlaceOptions:
         option(
             "all|NAME,NAME,…",
             "Devices to work on, as cuda:0,cuda:2; all is every GPU. Not given: every GPU, or the CPU.",
-            panel=_PLACE_PANEL,
         ),
     ] = None
     processes: Annotated[
@@ -87,28 +86,22 @@ class PlaceOptions:
             "auto|N",
             "Processes for each device. auto: as many as fill a GPU, by cores and free memory; 1 on a CPU, and for "
             "devices that are named several times.",
-            panel=_PLACE_PANEL,
         ),
     ] = "auto"
     streams: Annotated[
         int | None,
         option(
-            "N",
-            f"Segments per process at a time. Not given: {SEGMENTS_PER_GPU} for all of a GPU, on a CPU its cores.",
-            panel=_PLACE_PANEL,
+            "N", f"Segments per process at a time. Not given: {SEGMENTS_PER_GPU} for all of a GPU, on a CPU its cores."
         ),
     ] = None
     ray: Annotated[
         str | None,
         option(
-            "auto|local|ADDRESS",
-            "Work on a Ray cluster: auto is this machine's, local starts one here, or HOST:PORT.",
-            panel=_PLACE_PANEL,
+            "auto|local|ADDRESS", "Work on a Ray cluster: auto is this machine's, local starts one here, or HOST:PORT."
         ),
     ] = None
     workers: Annotated[
-        int | None,
-        option("N", "Workers on the cluster. Not given: one per GPU, or one per node without any.", panel=_PLACE_PANEL),
+        int | None, option("N", "Workers on the cluster. Not given: one per GPU, or one per node without any.")
     ] = None
 
 
@@ -130,7 +123,7 @@ job_app = typer.Typer(
 
 
 @add_command(job_app, _RUN_EXAMPLES, "run")
-@with_panel("where", PlaceOptions)
+@with_panel("where", PlaceOptions, _PLACE_PANEL)
 @with_tiling
 @with_config(
     "precision", "runtime", "engine", "compile", "implementation", "resample", *INPUT, "decoder", "max_detections"

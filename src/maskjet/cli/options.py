@@ -121,16 +121,16 @@ def with_tiling(command: Callable[..., None]) -> Callable[..., None]:
     return with_options(command, "tiling", options, lambda given: Tiling(parse_tile(given.pop("tile", None)), **given))
 
 
-def with_panel(name: str, panel: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_panel(name: str, group: type, panel: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command one option per field of a dataclass, as annotated there, in place of its parameter `name`."""
-    hints = typing.get_type_hints(panel, include_extras=True)
+    hints, kind = typing.get_type_hints(group, include_extras=True), inspect.Parameter.KEYWORD_ONLY
+    for hint in hints.values():
+        hint.__metadata__[0].rich_help_panel = panel
     options = {
-        each.name: inspect.Parameter(
-            each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=hints[each.name]
-        )
-        for each in fields(panel)
+        each.name: inspect.Parameter(each.name, kind, default=each.default, annotation=hints[each.name])
+        for each in fields(group)
     }
-    return lambda command: with_options(command, name, options, lambda given: panel(**given))
+    return lambda command: with_options(command, name, options, lambda given: group(**given))
 
 
 def make_label_options(given: Mapping[str, Any]) -> LabelOptions:

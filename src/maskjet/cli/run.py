@@ -64,39 +64,24 @@ _TRACKING = ("online", "two-pass")
 class FrameOptions:
     """Options that say which frames are read."""
 
-    every: Annotated[int, option("N", "Take one frame in N.", panel=_FRAMES_PANEL)] = 1
+    every: Annotated[int, option("N", "Take one frame in N.")] = 1
     start: Annotated[
-        str,
-        option(
-            "N|TIME",
-            "First frame to take: its number from 0, or a time such as 12.5s, 1:02 or 1:02:03.5.",
-            panel=_FRAMES_PANEL,
-        ),
+        str, option("N|TIME", "First frame to take: its number from 0, or a time such as 12.5s, 1:02 or 1:02:03.5.")
     ] = "0"
-    limit: Annotated[int | None, option("N", "Most frames to take of a source.", panel=_FRAMES_PANEL)] = None
+    limit: Annotated[int | None, option("N", "Most frames to take of a source.")] = None
     video_stream: Annotated[
         int | None,
-        option(
-            "N",
-            "Which of a file's video streams to take, from 0. Not given: the default one, as FFmpeg does.",
-            panel=_FRAMES_PANEL,
-        ),
+        option("N", "Which of a file's video streams to take, from 0. Not given: the default one, as FFmpeg does."),
     ] = None
     side_by_side: Annotated[
         bool,
         switch(
             "--side-by-side",
             "Read files side by side, too, all at once: a frame of each is in a batch, which is faster on a GPU.",
-            _FRAMES_PANEL,
         ),
     ] = False
     drop_late: Annotated[
-        bool,
-        switch(
-            "--drop-late",
-            "Drop late frames of live sources in favour of the newest one, and count them.",
-            _FRAMES_PANEL,
-        ),
+        bool, switch("--drop-late", "Drop late frames of live sources in favour of the newest one, and count them.")
     ] = False
     reconnect_for: Annotated[
         float,
@@ -104,11 +89,10 @@ class FrameOptions:
             "SECONDS",
             "For how long to try to open a live source again that broke off, ended or fell silent; 0 does not try. "
             "Not given: for ever.",
-            panel=_FRAMES_PANEL,
             show_default=False,
         ),
     ] = math.inf
-    strict: Annotated[bool, switch("--strict", "Exit with 1 if a frame could not be decoded.", _FRAMES_PANEL)] = False
+    strict: Annotated[bool, switch("--strict", "Exit with 1 if a frame could not be decoded.")] = False
 
 
 @dataclass(frozen=True)
@@ -163,8 +147,8 @@ class RunCommand(TyperCommand):
         return super().parse_args(ctx, [f"--track={_TRACKING[0]}" if word == "--track" else word for word in args])
 
 
-@with_panel("frames", FrameOptions)
-@with_panel("writing", OutputOptions)
+@with_panel("frames", FrameOptions, _FRAMES_PANEL)
+@with_panel("writing", OutputOptions, _OUTPUTS_PANEL)
 @with_style
 @with_label_options
 @with_tiling
