@@ -13,12 +13,11 @@ from maskjet.cli.choosing import parse_thresholds
 from maskjet.cli.options import make_label_options, with_config
 from maskjet.config import EngineConfig
 from maskjet.drawing import Cutout, DrawStyle, Redaction
-from maskjet.drawing.style import ColorBy
+from maskjet.drawing.style import SWITCHES
 from maskjet.errors import InputError
-from maskjet.masks.stray_pixels import MaskPixels
 from maskjet.outputs.label_options import LabelOptions
 
-NOTHING = DrawStyle(**{name: False for name, (kind, *_) in drawing.FIELDS.items() if kind is bool})
+NOTHING = DrawStyle(**dict.fromkeys(SWITCHES, False))
 NAMES = tuple(field.name for field in fields(EngineConfig))
 
 
@@ -65,12 +64,7 @@ def test_values_reach_the_field_in_its_type_and_others_keep_their_default(call, 
     assert [call()[1].batch, call("--batch", "3")[1].batch] == [5, 3]
 
 
-def test_the_options_of_drawing_are_fields_of_what_they_make():
-    types = {"bool": bool, "float | None": float}  # others are texts
-    of_style = {field.name: types.get(field.type, str) for field in fields(DrawStyle)}
-    assert {name: kind for name, (kind, *_) in drawing.FIELDS.items()} == of_style
-    assert typing.get_args(ColorBy) == drawing.COLOURS
-    assert typing.get_args(MaskPixels) == drawing.MASK_PIXELS
+def test_the_options_of_redact_and_cutout_are_fields_of_what_they_make():
     for way, made in (("redact", Redaction), ("cutout", Cutout)):
         own = {name for name, ways in drawing.GO_WITH.items() if way in ways}
         assert own | {"classes", "on_top"} == {field.name for field in fields(made)}  # --draw and the style give these

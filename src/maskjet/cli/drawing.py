@@ -3,47 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from maskjet.cli.choosing import split_list
-from maskjet.cli.options import optional, with_options
+from maskjet.cli.options import option_of, optional, with_options
+from maskjet.drawing.style import SWITCHES, Cutout, DrawStyle, Redaction, Style
 from maskjet.errors import InputError, suggest
 
 if TYPE_CHECKING:
-    from maskjet.drawing import Style
     from maskjet.model import Model
 
 _PANEL = "How results are drawn"
-COLOURS = ("class", "instance")
-MASK_PIXELS = ("raw", "box", "largest")
 DRAWINGS = ("annotate", "redact", "cutout")
-# Duplicated here, since importing `DrawStyle` is slow; a test compares names and types.
-FIELDS: Mapping[str, tuple[type, str, str]] = {
-    "boxes": (bool, "", "Whether boxes are drawn."),
-    "labels": (bool, "", "Whether class names are written."),
-    "scores": (bool, "", "Whether confidences are written."),
-    "masks": (bool, "", "Whether the insides of masks are tinted."),
-    "outlines": (bool, "", "Whether the outlines of masks are drawn."),
-    "ids": (bool, "", "Whether ids of tracks are written."),
-    "trails": (bool, "", "Whether video shows the ways that tracks have come."),
-    "label": (
-        str,
-        "TEMPLATE",
-        "Text of labels in place of names, scores and ids, as '{name} {confidence:.0%} #{track}'; also {class_id}. A "
-        "word without a value, as #{track} without a track, is left out.",
-    ),
-    "line_width": (float, "PIXELS", "Width of boxes and outlines; if not given, one that suits the image's size."),
-    "color_by": (str, "|".join(COLOURS), "A hue per class, with a shade per instance; or a hue per instance."),
-    "palette": (str, "CLASS=COLOUR", "Colours of classes, as car=ff8800,bus=white; others have their hues."),
-    "mask_pixels": (
-        str,
-        "|".join(MASK_PIXELS),
-        "Pixels of masks that are drawn, and written to other outputs: all; those inside the box; or those of large "
-        "parts. Redact and cutout always take all. Not given: box where masks are drawn, raw in other outputs.",
-    ),
-}
-"""Type, metavar and help of each option of `DrawStyle`, by the field's name."""
-_OTHERS: Mapping[str, tuple[type, str, str]] = {
+_OWN: Mapping[str, tuple[type, str, str]] = {
     "draw": (
         str,
         "NAME|NAME=CLASSES",
@@ -59,8 +32,7 @@ _OTHERS: Mapping[str, tuple[type, str, str]] = {
     "margin": (int, "PIXELS", "By how much redacted regions grow. Not given: a hundredth of the longer side."),
     "hold": (int, "N", "For how many frames a redacted pixel stays redacted. Not given: 5 in video, 0 in images."),
 }
-"""Type, metavar and help of the other options."""
-_CHOICES: Mapping[str, Sequence[str]] = {"draw": DRAWINGS, "color_by": COLOURS, "mask_pixels": MASK_PIXELS}
+"""Type, metavar and help of the options that are no fields of `DrawStyle`."""
 GO_WITH: Mapping[str, Sequence[str]] = {
     "replace_with": ("redact", "cutout"),
     "margin": ("redact",),
@@ -70,24 +42,18 @@ GO_WITH: Mapping[str, Sequence[str]] = {
 
 
 def with_style(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace a command's parameter `style` by the drawing options.
-
-    The command gets a function that makes the style, as its class takes long to import, and tells the masks' pixels for
-    other outputs.
-    """
+    """Replace a command's parameter `style` by options: the style, and the pixels of masks in other outputs."""
     options = {}
-    for name, (kind, metavar, text) in {**_OTHERS, **FIELDS}.items():
-        panel, value = None if name == "draw" else _PANEL, bool | None if kind is bool else kind
-        options[name] = optional(name, value, metavar, text, panel, _CHOICES.get(name, ()))
-    return with_options(
-        command, "style", options, lambda given: lambda: (make_style(given), given.get("mask_pixels", "raw"))
-    )
+    for name, (kind, metavar, text) in _OWN.items():
+        panel = None if name == "draw" else _PANEL
+        options[name] = optional(name, kind, metavar, text, panel, DRAWINGS if name == "draw" else ())
+    for field in fields(DrawStyle):
+        options[field.name] = option_of(DrawStyle, field.name, _PANEL)
+    return with_options(command, "style", options, lambda given: (make_style(given), given.get("mask_pixels", "raw")))
 
 
 def make_style(given: Mapping[str, Any]) -> Style:
     """Build a style from given options, by name; raises InputError if they are incompatible."""
-    from maskjet.drawing import Cutout, DrawStyle, Redaction
-
     values = dict(given)
     way, classes = _parse_draw(values.pop("draw", DRAWINGS[0]))
     if "palette" in values:
@@ -98,18 +64,16 @@ def make_style(given: Mapping[str, Any]) -> Style:
     replacing = {name: values.pop(name) for name in GO_WITH if name in values}
     if way == "annotate":
         return DrawStyle(**values)
-    switches = [name for name, (kind, *_) in FIELDS.items() if kind is bool]
     on_top = None
-    if "label" in values or any(values.get(name) for name in switches):
-        on_top = DrawStyle(**(dict.fromkeys(switches, False) | values))
-    elif alone := next((name for name in values if name not in (*switches, "mask_pixels")), None):
+    if "label" in values or any(values.get(name) for name in SWITCHES):
+        on_top = DrawStyle(**(dict.fromkeys(SWITCHES, False) | values))
+    elif alone := next((name for name in values if name not in (*SWITCHES, "mask_pixels")), None):
         raise InputError(f"{alone} must go with something drawn on top, such as --outlines, with --draw {way}.")
     return (Redaction if way == "redact" else Cutout)(classes=classes, on_top=on_top, **replacing)
 
 
 def check_drawn(style: Style, outs: Sequence[str], *, shows: bool) -> None:
     """Raise InputError if a run redacts or cuts out without an output that shows it."""
-    from maskjet.drawing import DrawStyle
     from maskjet.outputs.opening import kind_of
     from maskjet.sources.containers import shown_name
 
@@ -122,8 +86,6 @@ def check_drawn(style: Style, outs: Sequence[str], *, shows: bool) -> None:
 
 def check_classes(style: Style, model: Model) -> None:
     """Raise InputError unless the model reports all classes of a style, and knows those of its palette."""
-    from maskjet.drawing import DrawStyle
-
     known = [name for _, name in sorted(model.spec.class_names.items())]
     drawn = style if isinstance(style, DrawStyle) else style.on_top
     coloured = (drawn.palette if drawn else None) or ()

@@ -39,6 +39,9 @@ _LABELS_PANEL = "What labels, data sets and crops hold"
 _METAVARS = {  # metavars of values that are no names
     "input_size": "WIDTHxHEIGHT",
     "letterbox_color": "#RRGGBB",
+    "label": "TEMPLATE",
+    "line_width": "PIXELS",
+    "palette": "CLASS=COLOUR",
     "polygon_tolerance": "PIXELS",
     "coco_categories": "NAME=ID",
 }
@@ -98,13 +101,13 @@ def with_config(*names: str) -> Callable[[Callable[..., None]], Callable[..., No
     Help, choices and type come from the field. An option that is not given leaves the choice to MASKJET_* variables and
     the field's default.
     """
-    options = {name: _option(EngineConfig, name, _PANELS.get(name, ENGINE_PANEL)) for name in names}
+    options = {name: option_of(EngineConfig, name, _PANELS.get(name, ENGINE_PANEL)) for name in names}
     return lambda command: with_options(command, "config", options, lambda given: EngineConfig.from_env(**given))
 
 
 def with_label_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command one option per field of `LabelOptions`, in place of its parameter `label_options`."""
-    options = {field.name: _option(LabelOptions, field.name, _LABELS_PANEL) for field in fields(LabelOptions)}
+    options = {field.name: option_of(LabelOptions, field.name, _LABELS_PANEL) for field in fields(LabelOptions)}
     return with_options(command, "label_options", options, make_label_options)
 
 
@@ -165,9 +168,12 @@ def with_options(
     return run
 
 
-def _option(config: type, name: str, panel: str | None) -> inspect.Parameter:
-    """Declare the option of an annotated field of `EngineConfig` or `LabelOptions`."""
+def option_of(config: type, name: str, panel: str | None) -> inspect.Parameter:
+    """Declare the option of an annotated field of `EngineConfig`, `LabelOptions` or `DrawStyle`."""
     kind, text = typing.get_args(typing.get_type_hints(config, include_extras=True)[name])
+    if kind is bool and getattr(config, name):
+        kind = bool | None  # can be switched off
+    kind = float if kind == float | None else kind
     if kind in (bool, bool | None, int, float):
         return optional(name, kind, _METAVARS.get(name, "N"), text, panel)
     choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()

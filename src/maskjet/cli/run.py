@@ -243,7 +243,7 @@ def run(
         raise InputError(f"out must go with --track where it lists tracks, got {kinds['tracks']!r} without.")
     if "events" in kinds and not counters:
         raise InputError(f"out must go with --count where it gets events, got {kinds['events']!r} without.")
-    drawing, mask_pixels = style()
+    drawing, mask_pixels = style
     check_drawn(drawing, outs, shows=show)
     opening = check_opening(
         frames.every, frames.start, frames.limit, frames.reconnect_for, video_stream=frames.video_stream

@@ -26,9 +26,9 @@ from maskjet.detections.supervision import make_supervision
 from maskjet.detections.supervision import read_fields as supervision_fields
 from maskjet.host.extras import require
 from maskjet.host.printing import printable
-from maskjet.masks import coco_rle
+from maskjet.masks import MaskPixels, coco_rle
 from maskjet.masks.outlines import Along, Holes
-from maskjet.masks.stray_pixels import MaskPixels, keep_pixels
+from maskjet.masks.stray_pixels import keep_pixels
 
 if TYPE_CHECKING:
     import pandas

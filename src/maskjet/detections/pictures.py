@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet.errors import InputError, suggest
-from maskjet.masks.stray_pixels import MaskPixels
+from maskjet.masks import MaskPixels
 
 if TYPE_CHECKING:
     from maskjet.sources.images import ImageLike, ImageReference

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import compress
-from typing import Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
 from maskjet.checks import as_int, check_choice, check_whole
 from maskjet.drawing.templates import parse_template
 from maskjet.errors import InputError, suggest
-from maskjet.masks.stray_pixels import MaskPixels
+from maskjet.masks import MaskPixels
 
 Effect = Literal["mosaic", "blur", "transparent"]
 """Ways to replace pixels other than by a colour."""
@@ -28,39 +28,44 @@ ColorBy = Literal["class", "instance"]
 
 @dataclass(frozen=True)
 class DrawStyle:
-    """Parts of each instance that `draw` draws, and their colours."""
+    """Parts of each instance that `draw` draws, and their colours.
 
-    boxes: bool = True
-    """Whether boxes are drawn."""
-    labels: bool = True
-    """Whether class names are written."""
-    scores: bool = True
-    """Whether confidences are written, after the class name if that is, too."""
-    masks: bool = True
-    """Whether the insides of masks are tinted."""
-    outlines: bool = True
-    """Whether the outlines of masks are drawn."""
-    ids: bool = True
-    """Whether ids of tracks are written, as in "car #7", where there are some."""
-    trails: bool = True
-    """Whether video shows the trails of tracks over their last 30 frames."""
-    label: str | None = None
-    """Template of labels in place of `labels`, `ids` and `scores`, as "{name} {confidence:.0%} #{track}"; a field is
-    also {class_id}. A word between blanks is left out where it has no value, as #{track} without a track."""
-    line_width: float | None = None
-    """Width of boxes and outlines in pixels, above 0, drawn as at least 1, outlines as at most 32; None for one that
-    suits the image's size."""
-    color_by: ColorBy = "class"
-    """"class": a hue per class, always the same, and in it a shade per instance. "instance": a hue per instance, with
-    tracking that of its track, and grey for those without one."""
-    palette: Mapping[str, str] | None = None
-    """Colours of classes by name, as RRGGBB, "black", "white" or "grey"; other classes have their hues."""
-    mask_pixels: MaskPixels = "box"
-    """Pixels of masks that are drawn, as in `Detections.keep_mask_pixels`: "box" for those inside the box, since others
-    look like blobs on other instances; "raw" for all; "largest" for large parts."""
+    Field names are flags of the command line, which shows the same texts.
+    """
+
+    boxes: Annotated[bool, "Whether boxes are drawn."] = True
+    labels: Annotated[bool, "Whether class names are written."] = True
+    scores: Annotated[bool, "Whether confidences are written."] = True
+    masks: Annotated[bool, "Whether the insides of masks are tinted."] = True
+    outlines: Annotated[bool, "Whether the outlines of masks are drawn."] = True
+    ids: Annotated[bool, "Whether ids of tracks are written, as in car #7."] = True
+    trails: Annotated[bool, "Whether video shows the trails of tracks over their last 30 frames."] = True
+    label: Annotated[
+        str | None,
+        "Text of labels in place of names, ids and scores, as '{name} {confidence:.0%} #{track}'; also {class_id}. A "
+        "word without a value, as #{track} without a track, is left out.",
+    ] = None
+    line_width: Annotated[
+        float | None, "Width of boxes and outlines in pixels; if not given, one that suits the image's size."
+    ] = None
+    color_by: Annotated[
+        ColorBy,
+        "class: a hue per class, always the same, with a shade per instance; instance: a hue per instance, with "
+        "tracking that of its track, and grey for those without one.",
+    ] = "class"
+    palette: Annotated[
+        Mapping[str, str] | None,
+        "Colours of classes, as RRGGBB, black, white or grey, as in car=ff8800,bus=white; others have their hues.",
+    ] = None
+    mask_pixels: Annotated[
+        MaskPixels,
+        "Pixels of masks that are drawn, and by the command line written to other outputs: all; those inside the box, "
+        "as others look like blobs on other instances; or those of large parts. Redact and cutout always take all. Not "
+        "given: box where masks are drawn, raw in other outputs.",
+    ] = "box"
 
     def __post_init__(self) -> None:
-        for name in ("boxes", "labels", "scores", "masks", "outlines", "ids", "trails"):
+        for name in SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"{name} must be True or False, got {getattr(self, name)!r}.")
         width = self.line_width
@@ -83,6 +88,10 @@ class DrawStyle:
         """`label`, or the template made of `labels`, `ids` and `scores`; empty for no labels."""
         words = compress(("{name}", "#{track}", "{confidence:.2f}"), (self.labels, self.ids, self.scores))
         return " ".join(words) if self.label is None else self.label
+
+
+SWITCHES = tuple(each.name for each in fields(DrawStyle) if isinstance(each.default, bool))
+"""Parts that are drawn or not."""
 
 
 @dataclass(frozen=True)

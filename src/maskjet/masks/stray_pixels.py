@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskjet import limits
 from maskjet.jit import Ints, compiled
+from maskjet.masks import MaskPixels
 from maskjet.masks.coco_rle import BYTES_PER_COUNT, RLE, Runs, to_runs, write_string
 
-MaskPixels = Literal["raw", "box", "largest"]
-"""Pixels of a mask to keep: all, those inside its box, or those of its large connected parts."""
 # One third keeps 55 % of the pixels in smaller parts of occluded instances (400 drawn streets), and drops 67 % of the
 # demo model's stray pixels (60 streets). One fifth: 75 and 40 %; one half: 20 and 89 %.
 _LARGE = 3  # a part is large with at least 1/3 of the largest part's pixels

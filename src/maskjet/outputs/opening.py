@@ -17,7 +17,7 @@ from maskjet.drawing import DrawStyle, Style
 from maskjet.drawing.style import refuse_transparency
 from maskjet.errors import InputError, OutputError
 from maskjet.host.files import naming
-from maskjet.masks.stray_pixels import MaskPixels
+from maskjet.masks import MaskPixels
 from maskjet.outputs import crops, drawing_process, events, labels, pictures, video
 from maskjet.outputs.coco import CocoJson
 from maskjet.outputs.drawing_process import VideoProcess

@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 
 from maskjet.detections import Detections, are_finite
-from maskjet.masks.stray_pixels import MaskPixels
+from maskjet.masks import MaskPixels
 from maskjet.sources.frames import Frame, Source
 
 
