@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import os
 from collections import Counter
 
 import pytest
@@ -157,32 +156,3 @@ def test_an_open_loop_keeps_its_rate(files):
     assert 0 < len(lengths) <= 30
     assert len(outcome.late_ms) == len(lengths)
     assert 0 < len(outcome.latencies_ms) < outcome.statuses["200"]  # those of the first 0.2 s are left out
-
-
-@pytest.mark.parametrize("answers_new_ones", [True, False])
-def test_a_kept_connection_may_end_between_requests(files, answers_new_ones):
-    opened = []
-
-    async def answer(reader, writer):
-        opened.append(writer)
-        await reader.readuntil(b"\r\n\r\n")
-        if answers_new_ones or len(opened) == 1:
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-        writer.close()
-
-    statuses = load(answer, files=files, count=4).statuses
-    assert statuses == ({"200": 4} if answers_new_ones else {"200": 1, "EOFError": 3})
-    assert len(opened) >= 4
-
-
-@pytest.mark.slow
-def test_a_slow_server_is_measured_for_longer():
-    async def answer(reader, writer):
-        with contextlib.suppress(asyncio.IncompleteReadError):
-            while await reader.readuntil(b"\r\n\r\n"):
-                await asyncio.sleep(0.2)
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-        writer.close()
-
-    outcome = load(answer, files=[os.devnull], clients=4, seconds=0.05, warm_up_s=0.05)
-    assert len(outcome.latencies_ms) >= 8

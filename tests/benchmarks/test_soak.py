@@ -15,16 +15,6 @@ def _short(monkeypatch, network):
     monkeypatch.setattr("benchmarks.trend._SAMPLE_S", 0.1)
 
 
-@pytest.mark.slow
-def test_all_sources_go_on():
-    found = soak.soak(0.8, sources=3, size_hw=(64, 96), config=EngineConfig(device="cpu"))
-    assert found.out_of_turn == 0
-    assert found.frames > 3 * soak._FRAMES  # the videos were opened again
-    assert 0 < found.fewest <= found.most <= found.fewest + 30
-    assert found.detections > found.frames
-    assert found.gpu_mib is None
-
-
 def test_frames_out_of_turn_are_counted(monkeypatch):
     monkeypatch.setattr(soak.Sampler, "trend", lambda *_: soak.Trend(0, 0, 0, 0))
     for indices, wrong in (([0, 1, 2, 3], 0), ([0, 2, 3, 4], 3), ([0, 0, 1, 2], 3)):

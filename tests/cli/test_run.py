@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from maskjet import load, traffic
-from maskjet.cli import runs
 from maskjet.cli.options import progress_of
 from maskjet.cli.summary import Summary
 from maskjet.errors import DeviceError, InputError, OutputError, SourceError, UnsupportedError
@@ -131,28 +130,6 @@ def test_tracking_changes_no_line_but_for_the_tracks(monkeypatch, maskjet):
         for one, other in zip(plain["detections"], tracked["detections"], strict=True):
             assert one == {name: value for name, value in other.items() if not name.startswith("track")}
     assert asked == [False, True]
-
-
-def test_the_network_is_compiled_before_the_progress_bar_opens(monkeypatch, maskjet):
-    calls = []
-    stream, progress_of = Model.stream, runs.progress_of
-
-    def recording_stream(self, *arguments, **options):
-        calls.append("stream")
-        return stream(self, *arguments, **options)
-
-    def recording_progress(sources, note=""):
-        calls.append(([(source.name, source.length) for source in sources], note))
-        return progress_of(sources, note)
-
-    monkeypatch.setattr(Model, "stream", recording_stream)
-    monkeypatch.setattr(runs, "progress_of", recording_progress)
-    assert maskjet(f"run {CLIP} {OTHER} --side-by-side -o a.jsonl")[0] == 0
-    first, second = (CLIP, 6), (OTHER, 3)
-    assert calls == ["stream", ([first, second], "")]
-    calls.clear()
-    assert maskjet(f"run {CLIP} {OTHER} -o a.jsonl")[0] == 0
-    assert calls == ["stream", ([first], " (1 of 2)"), "stream", ([second], " (2 of 2)")]
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
