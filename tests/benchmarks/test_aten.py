@@ -1,19 +1,13 @@
-"""Captured and rewritten detectors: bit for bit what torchvision's own code returns."""
+"""Rewritten steps of detectors: bit for bit what torchvision's own code returns."""
 
 import pytest
 import torch
 from torchvision.ops import MultiScaleRoIAlign
 from torchvision.ops import boxes as box_ops
 
-from benchmarks.aten import FOLD_NMS, GATHER_LEVELS, PICK_LEVELS
 from benchmarks.aten.capture import batched_nms
 from benchmarks.aten.nms_topk import nms_topk
 from benchmarks.aten.pooler import roi_align_levels
-
-COMBINATIONS = ((), (FOLD_NMS, GATHER_LEVELS), (FOLD_NMS, PICK_LEVELS))
-SIZE = (64, 96)
-MOST = 20
-CHANNELS = 16
 
 
 def candidates(count):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from maskjet.config import EngineConfig
+from maskjet.errors import InputError
 from maskjet.evaluation import speed
 from maskjet.model import Model, load, read_network
 from maskjet.sources.frames import open_source
@@ -60,7 +61,7 @@ def test_frames_in_memory_are_bounded(clip, monkeypatch):
         assert speed.measure_source(str(clip), model, frames=99).frames == 2
 
 
-def test_what_is_wrong_is_named(maskjet, clip, tmp_path):
+def test_what_is_wrong_is_named(maskjet, clip, tmp_path, monkeypatch):
     assert maskjet("bench nothing.mp4")[::2] == (3, "maskjet: source must exist, 'nothing.mp4' does not.\n")
     code, _, err = maskjet("bench", clip, "--frames", 0)
     assert (code, err.startswith("maskjet: --frames must be ")) == (2, True)
@@ -68,6 +69,10 @@ def test_what_is_wrong_is_named(maskjet, clip, tmp_path):
     (tmp_path / "images" / "bad.jpg").write_bytes(b"\xff\xd8")
     code, _, err = maskjet("bench", tmp_path / "images")
     assert (code, err.startswith("maskjet: source must have a frame that can be decoded")) == (3, True)
+    (opened := open_source(clip)).is_live = True
+    monkeypatch.setattr(speed, "open_source", lambda _: opened)
+    with pytest.raises(InputError, match="source must be one that can be read again"):
+        speed.measure_source(str(clip), None)
 
 
 @pytest.mark.gpu
