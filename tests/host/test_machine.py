@@ -1,13 +1,10 @@
 """What a report says of the machine."""
 
-import subprocess
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from maskjet.host import machine
 from maskjet.host.machine import Gpu, describe_machine
 
 GPU = Gpu(name="NVIDIA T4", driver="580.1", cuda="13.0", triton="3.6.0")
@@ -18,18 +15,6 @@ def test_a_gpu_is_named_first():
     assert str(replace(here, gpu=GPU)).startswith(f"NVIDIA T4; {here.cpu}, ")
     assert torch.cuda.is_available() or here.gpu is None
     assert str(replace(here, gpu=None)).startswith(here.cpu)
-
-
-def test_the_drivers_version_is_asked_for(monkeypatch):
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="580.95.05\n580.95.05\n"))
-    assert machine._driver() == "580.95.05"
-    for error in (FileNotFoundError(), subprocess.CalledProcessError(9, "nvidia-smi")):
-
-        def fail(*_, error=error, **__):
-            raise error
-
-        monkeypatch.setattr(subprocess, "run", fail)
-        assert machine._driver() is None
 
 
 @pytest.mark.gpu

@@ -65,14 +65,24 @@ class Machine:
 
 def describe_machine() -> Machine:
     """Describe this machine: its processors, its GPU, and the versions of the packages that matter."""
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    gpu = None
+    if torch.cuda.is_available():
+        drivers = ask_driver("--query-gpu=driver_version", "--format=csv,noheader").split()
+        gpu = Gpu(
+            torch.cuda.get_device_name(), drivers[0] if drivers else None, torch.version.cuda, found.get("triton")
+        )
     return Machine(
         cpu=_cpu_name(),
         cores=len(os.sched_getaffinity(0)),
         torch_threads=torch.get_num_threads(),
         load=round(os.getloadavg()[0], 2),
-        gpu=_describe_gpu() if torch.cuda.is_available() else None,
+        gpu=gpu,
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
-        versions={"python": platform.python_version(), "torch": torch.__version__, **_installed_versions()},
+        versions=found,
         commit=_commit(),
         measured_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     )
@@ -82,28 +92,6 @@ def _cpu_name() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or platform.machine())
-
-
-def _installed_versions() -> dict[str, str]:
-    found = {}
-    for package in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
-
-
-def _describe_gpu() -> Gpu:
-    return Gpu(
-        name=torch.cuda.get_device_name(),  # name of the current device
-        driver=_driver(),
-        cuda=torch.version.cuda,
-        triton=_installed_versions().get("triton"),
-    )
-
-
-def _driver() -> str | None:
-    said = ask_driver("--query-gpu=driver_version", "--format=csv,noheader")
-    return said.splitlines()[0].strip() if said else None
 
 
 def _commit() -> str | None:
