@@ -22,6 +22,8 @@ import typer
 
 from benchmarks.command import OnlyOption, ReportOption, SizeOption, check_names, start
 from benchmarks.jpeg_kinds import DAMAGED, Image, JPEGFile, encode, make_files
+from benchmarks.streets import FIRST_SEED, Streets
+from benchmarks.variants import THRESHOLD
 from maskjet import traffic
 from maskjet.checks import check_count
 from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_result, with_config
@@ -31,8 +33,7 @@ from maskjet.errors import MaskjetError, SourceError, UnsupportedError, first_li
 from maskjet.host import measuring
 from maskjet.host.machine import describe_machine
 from maskjet.model import Model, read_network
-from maskjet.parity import FIRST_SEED, THRESHOLD, coco
-from maskjet.parity.images import Traffic
+from maskjet.parity import coco
 from maskjet.parity.pair import Pairing, pair
 from maskjet.sources.images import decode_image
 from maskjet.sources.nvjpeg import JPEGDecoder, jpeg_decoder
@@ -190,7 +191,7 @@ def run(
         found.write(path)
     if not only or "detections" in only:
         try:
-            likeness = compare_detections(model, weights, config, Traffic(count, size_hw, FIRST_SEED))
+            likeness = compare_detections(model, weights, config, Streets(count, size_hw, FIRST_SEED))
             found = replace(found, detections=[likeness])
         except MaskjetError as error:
             notes.append(f"detections left out: {first_line(error)}")
@@ -285,7 +286,7 @@ def _difference(one: Image, other: Image) -> Image:
     return np.maximum(one, other) - np.minimum(one, other)
 
 
-def compare_detections(model: str, weights: Path | None, config: EngineConfig, streets: Traffic) -> Likeness:
+def compare_detections(model: str, weights: Path | None, config: EngineConfig, streets: Streets) -> Likeness:
     """Detect on the files of drawn streets, decoded by the CPU and by the GPU, and pair and score what is found.
 
     Raises:
@@ -300,14 +301,14 @@ Way = tuple[EngineConfig, Literal["cpu", "cuda"]]
 """How a model runs, and what decodes its JPEGs."""
 
 
-def compare_ways(model: str, weights: Path | None, ways: Mapping[str, Way], streets: Traffic) -> Likeness:
+def compare_ways(model: str, weights: Path | None, ways: Mapping[str, Way], streets: Streets) -> Likeness:
     """Compare the detections of two ways, the first of which is the expected one."""
     truth = streets.truth()
     by_name = {category["name"]: category["id"] for category in truth["categories"]}
     found = {}
     with TemporaryDirectory() as folder:
         paths = []
-        for number, (_, image) in enumerate(streets.read()):
+        for number, image in enumerate(streets.read()):
             paths.append(Path(folder) / f"{number:06}.jpg")
             paths[-1].write_bytes(encode(image, _QUALITIES[number % len(_QUALITIES)]))
         for name, (config, decoder) in ways.items():

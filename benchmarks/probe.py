@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from benchmarks import chart
 from benchmarks.command import ReportOption, SizeOption, start
 from benchmarks.probe_picture import Scene, draw
-from maskjet.cli.options import ModelOption, WeightsOption, print_result, progress, with_config
-from maskjet.cli.parity import CocoDirOption, CountOption, ImagesOption, SeedOption, choose_images
+from benchmarks.streets import FIRST_SEED, Streets
+from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_result, progress, with_config
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, UnsupportedError
 from maskjet.host import measuring
@@ -34,7 +34,7 @@ from maskjet.host.extras import require
 from maskjet.host.machine import describe_machine
 from maskjet.model import read_network
 from maskjet.ops.preprocess import RECORD
-from maskjet.parity import FIRST_SEED
+from maskjet.sources.frames import open_source
 from maskjet.sources.images import to_image
 from maskjet.spec import ModelSpec
 
@@ -289,11 +289,10 @@ def _ordered(values: torch.Tensor) -> torch.Tensor:
 @with_config("device")
 def main(
     *,
-    images: ImagesOption = None,
-    coco_dir: CocoDirOption = None,
-    count: CountOption = 10,
+    images: Annotated[str | None, typer.Option(help="Image, folder, glob or video; if not given, streets.")] = None,
+    count: Annotated[int, typer.Option(help="Number of drawn streets.")] = 10,
     size: SizeOption = "720p",
-    seed: SeedOption = FIRST_SEED,
+    seed: Annotated[int, typer.Option(help="Seed of the first drawn street.")] = FIRST_SEED,
     model: ModelOption = "demo",
     weights: WeightsOption = None,
     config: EngineConfig,
@@ -301,11 +300,12 @@ def main(
     picture: Annotated[Path | None, typer.Option(help="A .png to write: where the tensors differ.")] = None,
 ) -> None:
     """Compare each implementation's network inputs with those by F.interpolate and by cv2.resize."""
-    chosen = choose_images(images, coco_dir, count, size, seed)
+    pixels: Iterable[NDArray[np.uint8]] = Streets(count, parse_size(size), seed).read()
+    if images is not None:
+        pixels = (frame.image for frame in open_source(images))
     spec = read_network(model, weights).spec
     resolved = config.resolve_device()
-    with progress("probing", chosen.length) as advance:
-        pixels = (image for _, image in chosen.read())
+    with progress("probing", None if images else count) as advance:
         found = probe(pixels, spec=spec, device=resolved, picture=picture, on_progress=advance)
     found.write(out)
     print_result(found, to_stdout=True)

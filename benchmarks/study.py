@@ -2,7 +2,7 @@
 
 Two parts: the demo model on generated streets, whose ground truth is known, and RF-DETR-Seg Nano with random weights,
 which other projects can run as well; and, where they are named, all sizes with random weights. Each variant's
-detections are dumped once; then the dumps are compared.
+detections are recorded once; then the records are compared.
 
     python -m benchmarks.study out/
 """
@@ -14,12 +14,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
 
 from benchmarks.command import SizeOption, start
+from benchmarks.streets import Streets
 from benchmarks.study_parts import CONFIDENCES, DEMO, PARTS, SIZE_HW, SIZES, StudyPart
+from benchmarks.variants import DetectorVariant, write_variant
 from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.errors import InputError, SourceError, UnsupportedError
 from maskjet.host.files import write_json
@@ -27,10 +27,9 @@ from maskjet.host.machine import Machine, describe_machine
 from maskjet.host.process import convolutions_in_tf32
 from maskjet.host.tables import as_table
 from maskjet.parity import check, coco
-from maskjet.parity.dump import Dump, write_dump
-from maskjet.parity.dump_file import as_json
-from maskjet.parity.images import Images, Traffic
-from maskjet.parity.variants import DetectorVariant
+from maskjet.parity.record import Record, read_record
+
+_NAMED = 12  # differences listed of the worst image
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Answer:
     title: str
     """The question's title."""
     reports: Sequence[check.CheckReport]
-    """One report per pair of variants whose dumps both exist."""
+    """One report per pair of variants whose records both exist."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +63,9 @@ class StudyReport:
     """The whole study."""
 
     machine: Machine
-    """The machine that compared the dumps."""
+    """The machine that compared the records."""
     parts: Sequence[PartReport]
     """Reports of the parts, in the order of `PARTS`."""
-    runs: Mapping[str, Any]
-    """Machine and versions of each variant's run, by part and variant."""
     notes: Sequence[str]
     """Parts and variants left out, and why."""
 
@@ -88,7 +85,7 @@ class StudyReport:
         return "\n".join([*lines, str(self.machine), *self.notes])
 
 
-def dump(
+def record(
     folder: Path,
     *,
     only: Sequence[str] = (),
@@ -97,10 +94,10 @@ def dump(
     size_hw: tuple[int, int] = SIZE_HW,
     on_progress: Callable[[], object] = lambda: None,
 ) -> list[str]:
-    """Dump the detections of every variant, or continue: variants whose dumps exist are not run again.
+    """Record the detections of every variant, or continue: variants whose records exist are not run again.
 
     Args:
-        folder: Where to write the dumps, in one folder per part.
+        folder: Where to write the records, in one folder per part.
         only: Names of parts; empty for the demo model and Nano.
         variants: Names of variants; empty for all that can run here.
         images: Images per part; None for 5,000 of the demo model and 1,000 of Nano.
@@ -120,8 +117,8 @@ def dump(
         raise InputError(f"only and variants must name parts and variants of the study, got {', '.join(unknown)}.")
     notes: list[str] = []
     for part in _parts(only):
-        streets = Traffic(_count(part, images), size_hw)
-        notes += _dump_part(folder, part, streets, variants, on_progress)
+        streets = Streets(_count(part, images), size_hw)
+        notes += _record_part(folder, part, streets, variants, on_progress)
     return notes
 
 
@@ -133,34 +130,34 @@ def compare(
     notes: Sequence[str] = (),
     on_progress: Callable[[], object] = lambda: None,
 ) -> StudyReport:
-    """Compare the dumps in a folder, made on this machine or another, and write study.json beside them.
+    """Compare the records in a folder, made on this machine or another, and write study.json beside them.
 
     Args:
-        folder: The folder that `dump` wrote to.
-        images: Images per part, as given to `dump`.
-        size_hw: (height, width) of the streets, as given to `dump`.
+        folder: The folder that `record` wrote to.
+        images: Images per part, as given to `record`.
+        size_hw: (height, width) of the streets, as given to `record`.
         notes: Notes to add to the report.
-        on_progress: Called after each image of each pair, and while average precision is measured.
+        on_progress: Called after each pair, and each variant's scores.
 
     Raises:
-        SourceError: A dump is damaged, or of another variant or other images than expected.
+        SourceError: A record is damaged, or of another variant or other images than expected.
         OutputError: The folder can't be written.
         MissingDependencyError: hotcoco is not installed.
     """
-    reports, runs = [], {}
+    reports = []
     for part in PARTS.values():
-        streets = Traffic(_count(part, images), size_hw)
-        dumps = {v.name: _load(path, v, streets) for v in part.variants if (path := _path(folder, part, v)).exists()}
-        if dumps:
-            runs[part.name] = {name: found.run for name, found in dumps.items()}
-            reports.append(_compare(part, dumps, streets, on_progress))
-    report = StudyReport(describe_machine(), reports, runs, notes)
+        streets = Streets(_count(part, images), size_hw)
+        paths = [(variant, _path(folder, part, variant)) for variant in part.variants]
+        records = {v.name: _read(path, v, streets) for v, path in paths if path.exists()}
+        if records:
+            reports.append(_compare(part, records, streets, on_progress))
+    report = StudyReport(describe_machine(), reports, notes)
     write_json(folder / "study.json", report.as_dict(), "folder")
     return report
 
 
 def steps(*, only: Sequence[str] = (), variants: Sequence[str] = (), images: int | None = None) -> int:
-    """Count the calls of `on_progress` by `dump`."""
+    """Count the calls of `on_progress` by `record`."""
     return sum(
         _count(part, images) for part in _parts(only) for v in part.variants if not variants or v.name in variants
     )
@@ -176,94 +173,68 @@ def _count(part: StudyPart, images: int | None) -> int:
 
 def _path(folder: Path, part: StudyPart, variant: DetectorVariant) -> Path:
     words = "".join(letter if letter.isalnum() else " " for letter in variant.name).split()
-    return folder / part.name / ("_".join(words) + ".npz")
+    return folder / part.name / ("_".join(words) + ".jsonl")
 
 
-def _load(path: Path, variant: DetectorVariant, streets: Traffic) -> Dump:
-    """Load a variant's dump, and check that it is of this variant and these images."""
-    dump = Dump.load(path)
-    expected = (variant.name, variant.program, as_json(streets.describe()))
-    got = (dump.variant.get("name"), dump.variant.get("program"), dict(dump.images))
-    if got != expected:
-        raise SourceError(
-            f"{str(path)!r} must be a dump of {expected}, got one of {got}. Remove it, or ask for its images."
-        )
-    return dump
+def _read(path: Path, variant: DetectorVariant, streets: Streets) -> Record:
+    """Read a variant's record, and check that it is of this variant and these streets."""
+    found = read_record(path)
+    expected = (variant.name, variant.program, [streets.name(number) for number in range(streets.count)])
+    if (found.name, found.about.get("program"), [image.name for image in found.images]) != expected:
+        what = f"{variant.name!r} on {streets.count} streets from {streets.name(0)!r} on"
+        raise SourceError(f"{str(path)!r} must be a record of {what}. Remove it, or ask for its images.")
+    return found
 
 
-class KeptImages(Images):
-    """Images read once and kept in memory.
-
-    Args:
-        images: The images to read.
-    """
-
-    def __init__(self, images: Images) -> None:
-        self._images = images
-        self._kept = list(images.read())
-
-    @property
-    def length(self) -> int:
-        """Number of images."""
-        return len(self._kept)
-
-    def read(self) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-        """Yield name and image of each image read."""
-        yield from self._kept
-
-    def truth(self) -> dict[str, Any] | None:
-        """The annotations of the images read."""
-        return self._images.truth()
-
-    def describe(self) -> dict[str, Any]:
-        """The description of the images read."""
-        return self._images.describe()
-
-
-def _dump_part(
-    folder: Path, part: StudyPart, streets: Traffic, variants: Sequence[str], on_progress: Callable[[], object]
+def _record_part(
+    folder: Path, part: StudyPart, streets: Streets, variants: Sequence[str], on_progress: Callable[[], object]
 ) -> Iterator[str]:
-    """Dump the variants that have no dump yet; yields a note for each that can't run here."""
+    """Record the variants that have no record yet; yields a note for each that can't run here."""
     todo = [v for v in part.variants if not variants or v.name in variants]
     missing = [v for v in todo if not _path(folder, part, v).exists()]
-    for _ in range((len(todo) - len(missing)) * streets.length):
+    for _ in range((len(todo) - len(missing)) * streets.count):
         on_progress()
     if not missing:
         return
-    images = KeptImages(streets)
-    network = part.make_network(images)
+    images = [(streets.name(number), image) for number, image in enumerate(streets.read())]
+    network = part.make_network(streets)
     for variant in missing:
         try:
             with convolutions_in_tf32(False):  # TF32 would be the largest difference in the study
-                write_dump(_path(folder, part, variant), variant, network, images, on_progress=on_progress)
+                write_variant(_path(folder, part, variant), variant, network, images, on_progress)
         except UnsupportedError as error:
             yield f"{part.name}, {variant.name} left out: {error}"
 
 
 def _compare(
-    part: StudyPart, dumps: Mapping[str, Dump], streets: Traffic, on_progress: Callable[[], object]
+    part: StudyPart, records: Mapping[str, Record], streets: Streets, on_progress: Callable[[], object]
 ) -> PartReport:
     answers = []
     for question in part.questions:
-        pairs = [(dumps[one], dumps[other]) for one, other in question.pairs if one in dumps and other in dumps]
-        reports = [check.check(*pair, confidences=CONFIDENCES, on_progress=on_progress) for pair in pairs]
-        answers.append(Answer(question.title, [replace(report, worst=report.worst[:1]) for report in reports]))
+        reports = []
+        for one, other in question.pairs:
+            if one in records and other in records:
+                report = check.check(records[one], records[other], confidences=CONFIDENCES)
+                worst = [replace(image, differences=image.differences[:_NAMED]) for image in report.worst[:1]]
+                reports.append(replace(report, worst=worst))
+                on_progress()
+        answers.append(Answer(question.title, reports))
     precision = None
     if part.has_truth:
         truth = streets.truth()
-        results = {name: dump.to_annotations(truth) for name, dump in dumps.items()}
+        results = {name: found.to_annotations(truth) for name, found in records.items()}
         precision = coco.evaluate(truth, results, on_progress=on_progress)
-    return PartReport(part.name, part.what, streets.length, answers, precision)
+    return PartReport(part.name, part.what, streets.count, answers, precision)
 
 
 def main(
-    out: Annotated[Path, typer.Argument(help="A folder for the dumps and study.json; rerun to continue.")],
+    out: Annotated[Path, typer.Argument(help="A folder for the records and study.json; rerun to continue.")],
     only: Annotated[list[str] | None, typer.Option(help="demo or nano; may be repeated.")] = None,
     variant: Annotated[list[str] | None, typer.Option(help="A variant's name; may be repeated.")] = None,
     count: Annotated[int | None, typer.Option(help="Images per part; if not given, demo 5000, nano 1000.")] = None,
     size: SizeOption = "640x360",
     stage: Annotated[
-        Literal["all", "dump", "compare"], typer.Option(help="Dump here and compare elsewhere, or both here.")
+        Literal["all", "record", "compare"], typer.Option(help="Record here and compare elsewhere, or both here.")
     ] = "all",
 ) -> None:
     """Run every variant that can run here on the same images, and compare their detections."""
@@ -272,9 +243,9 @@ def main(
     notes: list[str] = []
     if stage != "compare":
         with progress("detecting", steps(**chosen)) as advance:
-            notes = dump(out, **chosen, size_hw=size_hw, on_progress=advance)
-    if stage == "dump":
-        print_result("\n".join([*notes, f"wrote the dumps to {out}"]))
+            notes = record(out, **chosen, size_hw=size_hw, on_progress=advance)
+    if stage == "record":
+        print_result("\n".join([*notes, f"wrote the records to {out}"]))
         return
     with progress("comparing", None) as advance:
         found = compare(out, images=count, size_hw=size_hw, notes=notes, on_progress=advance)

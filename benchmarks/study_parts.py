@@ -9,16 +9,16 @@ from typing import Any
 from benchmarks.peers import PEERS
 from benchmarks.peers.pipeline import PeerVariant
 from benchmarks.planted import plant_network
+from benchmarks.streets import Streets
+from benchmarks.variants import DetectorVariant
 from maskjet.config import EngineConfig
 from maskjet.model import read_network
 from maskjet.networks.rfdetr import RFDETR
-from maskjet.parity.images import Images
-from maskjet.parity.variants import DetectorVariant
 from maskjet.spec import SPECS
 
 _CERTAIN = 0.4
 CONFIDENCES = (_CERTAIN,)
-"""Confidences from which the study counts separately. Nano's dumps hold only detections above 0.4: 53 per image."""
+"""Confidences from which the study counts separately. Nano's records hold only detections above 0.4: 53 per image."""
 SIZE_HW = (360, 640)
 """(height, width) of the streets."""
 _PLANTED = 25  # detections above 0.5 per image
@@ -44,8 +44,8 @@ class StudyPart:
     """Name of the part and of its folder."""
     what: str
     """Network and images, in words."""
-    make_network: Callable[[Images], RFDETR]
-    """Builds the network, given the images."""
+    make_network: Callable[[Streets], RFDETR]
+    """Builds the network, given the streets."""
     variants: Sequence[DetectorVariant]
     """The variants, in the order in which they run."""
     questions: Sequence[Question]
@@ -82,7 +82,7 @@ _POSTPROCESS = Question("postprocess: the reference and the device's own", (("po
 DEMO = StudyPart(
     name="demo",
     what="the demo model on generated streets",
-    make_network=lambda _images: read_network("demo"),
+    make_network=lambda _: read_network("demo"),
     variants=(
         _steps("fp32"),
         _steps("preprocess: reference", implementation={"preprocess": "reference"}),
@@ -140,8 +140,8 @@ DEMO = StudyPart(
 NANO = StudyPart(
     name="nano",
     what="RF-DETR-Seg Nano with calibrated random weights on generated streets",
-    make_network=lambda images: plant_network(
-        SPECS[_SPEC], [images.find(number, "") for number in range(8)], survivors=_PLANTED
+    make_network=lambda streets: plant_network(
+        SPECS[_SPEC], [streets.draw(number) for number in range(8)], survivors=_PLANTED
     ),
     variants=tuple(
         replace(variant, threshold=_CERTAIN)
@@ -178,8 +178,8 @@ def _part_of_size(spec: str) -> StudyPart:
     return StudyPart(
         name=spec,
         what=f"{spec} with calibrated random weights on generated streets",
-        make_network=lambda images: plant_network(
-            SPECS[spec], [images.find(number, "") for number in range(8)], survivors=_PLANTED
+        make_network=lambda streets: plant_network(
+            SPECS[spec], [streets.draw(number) for number in range(8)], survivors=_PLANTED
         ),
         variants=tuple(
             replace(variant, threshold=_CERTAIN)

@@ -28,7 +28,8 @@ from maskjet.host import measuring
 from maskjet.host.machine import describe_machine
 from maskjet.host.tables import shown
 from maskjet.jit import Ints
-from maskjet.parity.coco import METRICS, Scores, load_library
+from maskjet.parity.coco import METRICS, Scores
+from maskjet.parity.coco_files import load_library
 from maskjet.traffic.dataset import CATEGORIES, annotate
 
 _RESAMPLES = 1000

@@ -23,9 +23,9 @@ def test_what_is_larger_is_refused_by_name(monkeypatch):
 
 @pytest.mark.parametrize("text", ["0", "1e9", "", "9" * 5000])
 def test_other_than_whole_numbers_are_refused(monkeypatch, text):
-    monkeypatch.setenv("MASKJET_LIMIT_DUMP_BYTES", text)
-    with pytest.raises(InputError, match="MASKJET_LIMIT_DUMP_BYTES must be a whole number of at least 1, got"):
+    monkeypatch.setenv("MASKJET_LIMIT_LINE_BYTES", text)
+    with pytest.raises(InputError, match="MASKJET_LIMIT_LINE_BYTES must be a whole number of at least 1, got"):
         limits.read_environment()
-    monkeypatch.setenv("MASKJET_LIMIT_DUMP_BYTES", "7")
+    monkeypatch.setenv("MASKJET_LIMIT_LINE_BYTES", "7")
     limits.read_environment()
-    assert limits.dump_bytes == 7
+    assert limits.line_bytes == 7

@@ -21,7 +21,7 @@ from maskjet import errors
 from maskjet.config import EngineConfig
 
 NOT_FOR_AN_IMAGE = (
-    *("jobs", "onnx", "runtimes", "tracking", "tiling.frames", "tiling.merging", "parity.dump", "serve.service"),
+    *("jobs", "onnx", "runtimes", "tracking", "tiling.frames", "tiling.merging", "parity.record", "serve.service"),
     *("networks.torchvision", "media.keyframes", "media.surfaces", "media.nvjpeg"),
 )
 """Modules of maskjet that a plain run of one image on a CPU has no use for."""

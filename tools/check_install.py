@@ -23,7 +23,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 SMALL = ("--size", "160x96")
-STREETS = ("--count", "2", *SMALL)
 COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "warm": (("demo",), ""),
     "traffic video": (("street.mp4", *SMALL, "--frames", "4"), ""),
@@ -49,11 +48,16 @@ COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
         r'--ray needs ray: pip install "maskjet\[ray\]"',
     ),
     "job merge": (("results", "--jsonl", "a.jsonl"), r'maskjet\.jobs needs pyarrow: pip install "maskjet\[jobs\]"'),
-    "parity dump": (("a.npz", *STREETS), ""),
-    "parity dump (again)": (("b.npz", *STREETS, "--implementation", "reference"), ""),
-    "parity check": (("a.npz", "b.npz", "--pictures", "worst"), ""),
-    "parity gate": (("a.npz", "b.npz", "--max-unmatched", "1", "--report", "page.html"), ""),
-    "parity coco": (("a.npz", "b.npz"), r'COCO mAP needs hotcoco: pip install "maskjet\[coco\]"'),
+    "run (a record)": (("set/images", "--record", "-o", "one.jsonl"), ""),
+    "run (another)": (("set/images", "--record", "-o", "two.jsonl", "--implementation", "reference"), ""),
+    "parity gate": (
+        ("one.jsonl", "two.jsonl", "--max-unmatched", "1", "--images", "set/images", "--report", "page.html"),
+        "",
+    ),
+    "parity gate (scores)": (
+        ("one.jsonl", "two.jsonl", "--check", "--annotations", "set"),
+        r'COCO mAP needs hotcoco: pip install "maskjet\[coco\]"',
+    ),
 }
 """Name, with a remark where a command is tried twice, to arguments and the error that a base install answers with."""
 # Packages that ask for their extras before they import their modules.

@@ -10,11 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.variants import DetectorVariant, Images
 from maskjet.detections import Detections
-from maskjet.networks.exported.network_file import NetworkFile
 from maskjet.networks.rfdetr import RFDETR
-from maskjet.parity.variants import DetectorVariant
-from maskjet.sources.frames import Frame, Source
 from maskjet.spec import ModelSpec
 
 Image = NDArray[np.uint8]
@@ -46,10 +44,8 @@ class PeerVariant(DetectorVariant):
     build: BuildPipeline = field(compare=False, repr=False)
     """Builds its pipeline."""
 
-    def run(self, network: RFDETR | NetworkFile, source: Source) -> Iterator[tuple[Frame, Detections]]:
-        """Detect on the frames of a source, as `DetectorVariant.run`."""
+    def run(self, network: Any, images: Images) -> Iterator[Detections]:
+        """Detect on images, as `DetectorVariant.run`."""
         assert isinstance(network, RFDETR)
         detect = self.build(network.state_dict(), network.spec, self.config.resolve_device(), self.threshold).detect
-        with source:
-            for frame in source:
-                yield frame, detect(frame.image)
+        return (detect(image) for _, image in images)

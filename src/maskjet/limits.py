@@ -22,13 +22,13 @@ mask_pixels = 2**28
 masks_bytes = 2**33
 """Most bytes of the dense masks of one image's detections together, one a pixel."""
 json_bytes = 2**31
-"""Most bytes of one COCO file, or of all labels of a YOLO data set; once parsed, it takes up to ten times as many."""
-dump_bytes = 2**33
-"""Most bytes of one parity dump in memory: its unpacked arrays, and Python's objects for its detections."""
+"""Most bytes of one COCO file or record, or of all labels of a YOLO data set; parsed, it takes ten times as many."""
+line_bytes = 2**26
+"""Most bytes of one line of a record that `maskjet run --record` wrote; parsed, it takes up to 25 times as many."""
 checkpoint_bytes = 2**33
 """Most bytes of the tensors of one checkpoint; the largest RF-DETR takes 0.15 GB in float32."""
 
-NAMES = ("image_pixels", "image_bytes", "mask_pixels", "masks_bytes", "json_bytes", "dump_bytes", "checkpoint_bytes")
+NAMES = ("image_pixels", "image_bytes", "mask_pixels", "masks_bytes", "json_bytes", "line_bytes", "checkpoint_bytes")
 _PREFIX = "MASKJET_LIMIT_"
 
 

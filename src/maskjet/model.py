@@ -34,6 +34,7 @@ from maskjet.engine.isolation import isolated
 from maskjet.errors import InputError, UnsupportedError, suggest
 from maskjet.host import process
 from maskjet.networks import Network, find_family, read_network
+from maskjet.networks.state_dict import digest_weights
 from maskjet.ops.compilers import compilers
 from maskjet.ops.gpu import on_device
 from maskjet.postprocessing import Choices, Postprocessing, Threshold, fill_thresholds
@@ -102,6 +103,7 @@ class Model:
     ) -> None:
         self.spec = network.spec
         self.config = config
+        self.weights_digest: str | None = None
         self._load_again: Callable[[], Model] | None = None
         common = self.spec.threshold if threshold is None else threshold
         self._choices = Choices(self.spec, common, classes, config.max_detections)
@@ -424,11 +426,12 @@ def open_model(
     classes: Sequence[str] | None = None,
     class_names: ClassNames | None = None,
     is_most_own: bool = False,
+    has_digest: bool = False,
 ) -> Model:
     """Load a model whose options are in a config; arguments and errors are otherwise those of `load`.
 
     `class_thresholds` are those of single classes by name, the others have `threshold`. With `is_most_own` the
-    network's own most detections replace the config's.
+    network's own most detections replace the config's, and with `has_digest` the model knows its weights' digest.
     """
     with isolated(inference=False):
         if config.resolve_device().type == "cuda":
@@ -440,7 +443,10 @@ def open_model(
         if class_thresholds:
             common: Any = threshold
             threshold = fill_thresholds(network.spec, common, class_thresholds)
-        return Model(network, config, threshold=threshold, classes=classes)
+        digest = digest_weights(network) if has_digest else None  # before the weights are moved and cast
+        made = Model(network, config, threshold=threshold, classes=classes)
+        made.weights_digest = digest
+        return made
 
 
 def _with_known_options(function: Callable[_P, _R]) -> Callable[_P, _R]:

@@ -10,9 +10,9 @@ from PIL import ExifTags, Image
 
 from benchmarks import jpegs
 from benchmarks.jpeg_kinds import JPEGFile, encode, make_files
+from benchmarks.streets import Streets
 from maskjet import traffic
 from maskjet.config import EngineConfig
-from maskjet.parity.images import Traffic
 from maskjet.sources.images import decode_image
 
 CPU = torch.device("cpu")
@@ -118,7 +118,7 @@ def test_files_that_the_cpu_refuses_must_not_be_taken(compare):
 def test_detections_are_paired_and_scored():
     pytest.importorskip("hotcoco")
     one, other = ((EngineConfig(device="cpu", resample=name), "cpu") for name in ("bilinear", "cv2"))
-    streets = Traffic(3, (176, 312), 20_000_000)
+    streets = Streets(3, (176, 312), 20_000_000)
     same = jpegs.compare_ways("demo", None, {"one": one, "again": one}, streets)
     assert (same.images, same.paired, same.paired_sure, same.equal_masks) == (3, 1, 1, 1)
     assert same.delta_ap == {"bbox": 0, "segm": 0}

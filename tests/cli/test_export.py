@@ -42,7 +42,7 @@ def test_errors_name_flags(line, code, message, tmp_path, monkeypatch, maskjet):
 
 
 @pytest.mark.slow
-def test_a_file_runs_by_its_name_and_a_dump_says_in_what(tmp_path, maskjet, monkeypatch):
+def test_a_file_runs_by_its_name_and_finds_the_same(tmp_path, maskjet, monkeypatch):
     monkeypatch.chdir(tmp_path)
     size = "--input-size 160x80"
     code, printed, errors = maskjet(f"export demo --out wide.onnx {size} --json")
@@ -51,9 +51,10 @@ def test_a_file_runs_by_its_name_and_a_dump_says_in_what(tmp_path, maskjet, monk
     assert code == 0
     assert "input: 160×80 pixels" in printed
     assert "network       OpenVINO " in printed
-    assert maskjet(f"parity dump torch.npz --count 2 --device cpu {size}")[0] == 0
+    assert maskjet("traffic coco set --images 2 --size 312")[0] == 0
+    run = "run set/images --record --device cpu --threshold 0.05"
+    assert maskjet(f"{run} -o torch.jsonl {size}")[0] == 0
     for runtime in ("onnxruntime", "openvino"):
-        dump = f"parity dump {runtime}.npz --count 2 --device cpu --model wide.onnx --runtime {runtime}"
-        assert maskjet(dump)[0] == 0
-        code, _, errors = maskjet(f"parity gate torch.npz {runtime}.npz --max-unmatched 0 --max-dconf 0.001")
+        assert maskjet(f"{run} -o {runtime}.jsonl --model wide.onnx --runtime {runtime}")[0] == 0
+        code, _, errors = maskjet(f"parity gate torch.jsonl {runtime}.jsonl --max-unmatched 0 --max-dconf 0.001")
         assert code == 0, errors

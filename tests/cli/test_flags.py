@@ -51,8 +51,6 @@ WRONG = [  # a command, its argument, and values that its options don't take
     ("info", "", "model=dmo"),
     ("traffic video", "v.mp4", "size=big frames=0 density=-1 seed=-1"),
     ("traffic coco", "set", "size=big images=0 seed=-1"),
-    ("parity dump", "d.npz", "images=nowhere coco_dir=nowhere count=0 size=x threshold=2 depth=0 batch=0 seed=-1"),
-    ("parity dump", "d.npz", "model=dmo precision=x"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""maskjet parity on the command line."""
+"""maskjet parity on the command line, and the records that maskjet run writes for it."""
 
 import json
 from pathlib import Path
@@ -7,160 +7,158 @@ import cv2
 import pytest
 
 from maskjet import traffic
-from tests.parity.dumps import FAULTS, IMAGES, STREETS, detections, dump, truthful
+from maskjet.parity.record import read_record
+from tests.parity.records import FAULTS, IMAGES, detections, record
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.fixture(autouse=True)
-def _dumps(tmp_path, monkeypatch):
-    """The working directory, with the same dump under two names, and one where a detection is dropped."""
+def _records(tmp_path, monkeypatch):
+    """The working directory, with the same record under two names, and one where a detection is dropped."""
     monkeypatch.chdir(tmp_path)
     for name, first in {"one": None, "same": None, "less": [FAULTS["dropped"]]}.items():
-        dump(name, first).save(f"{name}.npz")
+        record(f"{name}.jsonl", first)
+    Path("images").mkdir()
+    for number, (_, image) in enumerate(IMAGES):
+        cv2.imwrite(f"images/{number}.png", image[..., ::-1])
 
 
 @pytest.fixture
-def parity(maskjet):
-    """Exit code, stdout, stderr of maskjet parity."""
-    return lambda line: maskjet(f"parity {line}")
+def gate(maskjet):
+    """Exit code, stdout, stderr of maskjet parity gate."""
+    return lambda line: maskjet(f"parity gate {line}")
 
 
 @pytest.fixture
-def refused(parity):
+def refused(gate):
     """Runs what is wrong usage, of which the message is told."""
 
     def call_it(line, message):
-        code, out, err = parity(line)
+        code, out, err = gate(line)
         assert (code, out, message in err) == (2, "", True), err
 
     return call_it
 
 
-def test_dump_and_check(parity):
-    streets = "--count 2 --size 160x96 --device cpu"
-    code, out, err = parity(f"dump a.npz {streets}")
-    assert (code, out) == (0, "")
-    assert "detections on 2 images to" in err
-    assert parity(f"dump b.npz {streets} --implementation preprocess=reference --name b")[0] == 0
-    code, out, err = parity("check a.npz b.npz --out r.json --confidence 0.4")
-    assert code == 0
-    assert "2 images: " in out
-    report = json.loads(Path("r.json").read_text())
-    assert [m["confidence"] for m in report["measurements"]] == [0.05, 0.4]
-    assert (report["expected"]["name"], report["actual"]["name"]) == ("a", "b")
+def test_two_runs_are_recorded_and_compared(maskjet, gate):
+    Path("images/4.png").write_bytes(b"no image")
+    Path("images/2.png").write_bytes(b"")
+    run = "run images --record --device cpu --threshold 0.2,car=0.1 --every 1"
+    code, _, err = maskjet(f"{run} -o a.jsonl")
+    assert (code, "wrote a.jsonl" in err) == (0, True)
+    assert maskjet(f"{run} --resample cv2 -o b.jsonl -o plain.csv")[0] == 0
+    assert maskjet(f"{run.replace(' --record', '')} -o plain.jsonl")[0] == 0
+    made = read_record(Path("a.jsonl"))
+    assert [each.index for each in made.images] == [0, 1, 3]
+    assert [reason.count(f"{n}.png") for reason, n in zip(made.skipped, (2, 4), strict=True)] == [1, 1]
+    assert made.thresholds["car"] == 0.1 < made.thresholds["bus"] == 0.2
+    about = made.about
+    assert (about["model"], len(about["weights"]), about["config"]["device"], about["config"]["precision"]) == (
+        *("demo", 16, "cpu", "fp32"),
+    )
+    assert about["machine"]["versions"]["torch"]
+    lines = [json.loads(line) for line in Path("a.jsonl").read_text().splitlines()[1:-1]]
+    assert all(len(line.pop("digest")) == 16 for line in lines)
+    assert lines == [json.loads(line) for line in Path("plain.jsonl").read_text().splitlines()]
+    code, out, err = gate("a.jsonl b.jsonl --check --confidence 0.4 --images images --report page.html -o r.json")
+    assert (code, "3 images: " in out, "'a' is without 2 images" in err) == (0, True, True)
+    assert Path("page.html").read_text().startswith("<!doctype html>")
+    comparison = json.loads(Path("r.json").read_text())["comparison"]
+    assert [m["confidence"] for m in comparison["measurements"]] == [0.1, 0.4]
+    assert (comparison["expected"]["name"], comparison["actual"]["config"]["resample"]) == ("a", "cv2")
 
 
-def test_a_difference_is_no_error_in_check(parity, refused):
-    code, out, _ = parity("check one.npz less.npz --pictures p")
-    assert code == 0
-    assert "dropped: car 0.50" in out
-    assert [path.name for path in Path("p").iterdir()] == ["worst_01.png"]
-    code, out, _ = parity("check one.npz same.npz less.npz")
-    assert (code, out.count("4 images")) == (0, 2)
-    refused("check one.npz same.npz less.npz --out r.json", "take one dump to compare with")
+def test_each_source_has_a_record_of_its_own(maskjet):
+    for name in "ab":
+        traffic.write_video(f"{name}.mp4", size_hw=(96, 160), frames=2)
+    assert maskjet("run a.mp4 b.mp4 --record --device cpu -o out/{}.jsonl")[0] == 0
+    names = [[image.name for image in read_record(Path(f"out/{name}.jsonl")).images] for name in "ab"]
+    assert names == [["a.mp4#0", "a.mp4#1"], ["b.mp4#0", "b.mp4#1"]]
+    for outs in ("-o all.jsonl", "-o -", "-o {}.csv"):
+        code, _, err = maskjet(f"run a.mp4 b.mp4 --record --device cpu {outs}")
+        assert (code, "--record must go with a .jsonl file for each source" in err or "{}" in err) == (2, True), err
+    assert maskjet("run a.mp4 --record --device cpu -o -")[0] == 2
+
+
+def test_a_run_that_is_broken_off_leaves_no_whole_record(maskjet, gate, monkeypatch):
+    monkeypatch.setattr("maskjet.outputs.lines.last_line", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        maskjet("run images --record --device cpu -o a.jsonl")
+    code, _, err = gate("a.partial.jsonl one.jsonl --check")
+    assert (code, "it is cut off: its last line is missing" in err) == (3, True)
+
+
+def test_limits(gate, refused):
+    limits = "--max-unmatched 0.05 --max-dconf 0.001"
+    code, out, _ = gate(f"one.jsonl same.jsonl {limits}")
+    assert (code, out.count("kept: "), "BROKEN" in out, "nothing differs" in out) == (0, 2, False, True)
+    code, out, _ = gate(f"one.jsonl less.jsonl {limits}")
+    assert (code, "dropped: car 0.50" in out) == (1, True)
+    assert "BROKEN: share of detections without a counterpart 0.08333, limit 0.05" in out
+    code, out, _ = gate("one.jsonl less.jsonl --check")
+    assert (code, "dropped: car 0.50" in out) == (0, True)
+    refused("one.jsonl less.jsonl", "at least one of max_unmatched")
+    refused("one.jsonl same.jsonl --max-dap 0.1", "--max-dap must go with annotations")
+    for flag, value in ("--max-dconf", "nan"), ("--max-unmatched", "-0.1"), ("--max-dap", "2"), ("--confidence", "2"):
+        refused(f"one.jsonl same.jsonl --check {flag}={value}", f"maskjet: {flag} must be 0..1, got ")
 
 
 def test_no_input_is_written_over(refused):
-    Path("a.jpg").write_bytes(b"precious")
-    refused("dump a.jpg --images a.jpg", "out must be a path that ends in .npz, got 'a.jpg'")
-    for line in ("check one.npz less.npz --out", "coco one.npz less.npz --out", "gate one.npz less.npz --report"):
-        before = Path("less.npz").read_bytes()
-        refused(f"{line} ./less.npz", f"{line.split()[-1]} must not be a file that is compared, got 'less.npz'")
-        assert Path("less.npz").read_bytes() == before
+    for flag in ("--out", "--report"):
+        before = Path("less.jsonl").read_bytes()
+        refused(f"one.jsonl less.jsonl --check --images images {flag} ./less.jsonl", f"{flag} must not be a file that")
+        assert Path("less.jsonl").read_bytes() == before
+    refused("one.jsonl ./one.jsonl --check", "actual must be another file than expected")
 
 
-def test_gate(parity, refused):
-    for name in ("true", "again"):
-        truthful(name).save(f"{name}.npz")
-    limits = "--max-unmatched 0.05 --max-dconf 0.001"
-    code, out, err = parity(f"gate true.npz again.npz {limits} --max-dap 0.01 --report page.html")
-    assert (code, out.count("kept: "), "BROKEN" in out) == (0, 4, False)
-    assert Path("page.html").read_text().startswith("<!doctype html>")
-    assert "page.html" in err
-    code, out, _ = parity(f"gate one.npz less.npz {limits}")
-    assert code == 1
-    assert "BROKEN: share of detections without a counterpart 0.08333, limit 0.05" in out
-    refused("gate one.npz less.npz", "at least one of max_unmatched")
-    refused("gate one.npz one.npz --max-dap 0.1", "must have different names, both are 'one'")
-
-
-def test_coco_takes_dumps_and_other_programs_results(parity, refused):
-    Path("theirs.json").write_text(json.dumps(dump().to_annotations(STREETS.truth())))
-    code, out, _ = parity("coco one.npz less.npz theirs.json --out r.json")
-    assert code == 0
-    rows = json.loads(Path("r.json").read_text())["measurements"]
-    assert [row["variant"] for row in rows[:3]] == ["one", "less", "theirs"]
-    assert rows[0]["metrics"] == rows[2]["metrics"]
-    assert "theirs" in out
-    refused("coco theirs.json", "--coco-dir must name a data set")
-    refused("coco one.npz one.npz", "results must have different names, got 'one' twice")
-
-
-def test_coco_dir(parity, refused):
+def test_scores_on_annotations(maskjet, gate):
     traffic.write_coco(Path("set"), images=2, size_hw=(96, 160))
-    assert parity("dump a.npz --coco-dir set --device cpu")[0] == 0
-    code, out, _ = parity("coco a.npz --coco-dir set")
-    assert (code, "segm" in out) == (0, True)
-    refused("dump b.npz --coco-dir set --images .", "--images and --coco-dir must not both be given")
+    for name in ("a/found", "b/found"):
+        assert maskjet(f"run set/images --record --device cpu --threshold 0.05 -o {name}.jsonl")[0] == 0
+    code, out, _ = gate("a/found.jsonl b/found.jsonl --annotations set --max-dap 0.01 -o r.json")
+    assert (code, out.count("mAP")) == (0, 2) or "of which both have none" in out
+    precision = json.loads(Path("r.json").read_text())["precision"]
+    names = [m["variant"] for m in precision["measurements"]]
+    assert names == ["a/found.jsonl", "b/found.jsonl"] * 2  # as their stems are the same
+    path = Path("set/annotations.json")
+    path.write_text(path.read_text().replace('"name": "car"', '"name": "Automobile"'))
+    _, _, err = gate("a/found.jsonl b/found.jsonl --annotations set --check")
+    assert "has detections of classes that the annotations lack, left out: car" in err or "car" not in out
 
 
-def test_nothing_compared_is_never_kept(parity, refused):
+def test_nothing_compared_is_never_kept(gate, refused):
     for name in ("none", "nothing"):
-        dump(name, [detections(())] * 4).save(f"{name}.npz")
+        record(f"{name}.jsonl", [detections(())] * 4)
     message = "must have detections to compare, 'none' and 'nothing' have none on 4 images; a lower --threshold"
-    refused("gate none.npz nothing.npz --max-unmatched 0.1", message)
-    code, out, err = parity("check none.npz nothing.npz")
-    assert (code, "must have detections to compare" in out, "note: the dumps must have" in err) == (0, True, True)
+    refused("none.jsonl nothing.jsonl --max-unmatched 0.1", message)
+    code, out, err = gate("none.jsonl nothing.jsonl --check")
+    assert (code, message in out, f"note: records {message}" in err) == (0, True, True)
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "-0.1", "2"])
-def test_limits_that_are_none(value, refused):
-    for command in ("gate --max-dconf", "gate --max-unmatched", "gate --max-dap", "check --confidence"):
-        refused(f"{command}={value} one.npz same.npz", f"maskjet: {command.split()[1]} must be 0..1, got ")
+def test_like_is_compared_with_like(gate, refused):
+    record("b.jsonl", threshold=0.3)
+    refused("one.jsonl b.jsonl --max-dconf 1", "must be of the same thresholds, car is 0.05 in 'one' and 0.3 in 'b'")
+    record("b.jsonl", classes={0: "bus", 1: "truck"})
+    refused("one.jsonl b.jsonl --max-dconf 1", "must be of the same thresholds, car is 0.05 in 'one' and None in 'b'")
+    record("b.jsonl", images=IMAGES[::-1])
+    refused("one.jsonl b.jsonl --check", "must be of the same images, number 0 is not")
+    record("b.jsonl", classes={0: "truck", 1: "car"})
+    code, _, err = gate("one.jsonl b.jsonl --check")
+    assert (code, "note: records must be of the same classes, 0 is 'car' in 'one' and 'truck'" in err) == (0, True)
 
 
-def test_gate_compares_like_with_like(parity, refused):
-    dump("higher", variant={**dump("b").variant, "threshold": 0.3}).save("b.npz")
-    refused("gate one.npz b.npz --max-dconf 1", "must be of one threshold, 'one' has 0.05 and 'b' 0.3")
-    dump("b", [detections(class_names={0: "bus", 1: "truck"})] * 4).save("b.npz")
-    message = "must be of the same classes, class 0 is 'car' in 'one' and 'bus' in 'b'"
-    refused("gate one.npz b.npz --max-dconf 1", message)
-    code, _, err = parity("check one.npz b.npz")
-    assert (code, "note: the dumps must be of the same classes" in err) == (0, True)
+def test_no_path_in_a_record_is_opened(gate, refused):
+    line = "one.jsonl less.jsonl --check --report page.html"
+    refused(line, "--report must go with --images")
+    refused(f"{line} --images images/1.png", "--images must be those of the records, 'street 5' has other pixels")
+    code, _, err = gate(f"{line} --images images")
+    assert (code, "wrote page.html" in err) == (0, True)
 
 
-def test_no_path_in_a_dump_is_opened(parity, refused):
-    Path("images").mkdir()
-    for number, (_, image) in enumerate(IMAGES):
-        cv2.imwrite(f"images/{number}.png", image[..., ::-1])
-    files = {"kind": "files", "source": "/nowhere"}
-    dump(images=files).save("a.npz")
-    dump("b", [FAULTS["dropped"]], images=files).save("b.npz")
-    for command in ("check a.npz b.npz --pictures p", "gate a.npz b.npz --max-dconf 1 --report page.html"):
-        refused(command, "--images must be given again")
-        assert parity(f"{command} --images images")[0] == 0
-    assert Path("page.html").exists()
-    assert Path("p/worst_01.png").exists()
-    refused("coco a.npz b.npz", "--coco-dir must name a data set")
-    dump(images={"kind": "coco", "folder": "/etc"}).save("a.npz")
-    for command in ("coco a.npz", "gate a.npz b.npz --max-dap 0.1"):
-        refused(command, "--coco-dir must be given again")
-
-
-def test_skipped_images_are_told(parity):
-    Path("images").mkdir()
-    cv2.imwrite("images/1.png", IMAGES[0][1])
-    Path("images/2.png").write_bytes(b"no image")
-    code, _, err = parity("dump a.npz --images images --device cpu --threshold 0")
-    assert (code, "2.png' is corrupt" in err, "on 1 images to" in err, ", 1 skipped" in err) == (0, *[True] * 3)
-
-
-def test_numbers_that_differ_from_the_truth_are_told(parity):
-    content = {"annotations": dump().to_annotations(STREETS.truth()), "categories": [{"id": 1, "name": "truck"}]}
-    Path("theirs.json").write_text(json.dumps(content))
-    code, out, err = parity("coco one.npz theirs.json --out r.json")
-    notes = "".join(json.loads(Path("r.json").read_text())["notes"])
-    for text in (out, err, notes):
-        assert "results['theirs'] has other categories than the truth: 1 is 'truck', in the truth 'car'." in text
-    assert code == 0
+def test_what_is_no_record_is_told(gate):
+    Path("a.jsonl").write_text('{"index": 0}\n')
+    code, out, err = gate("a.jsonl one.jsonl --check")
+    assert (code, out) == (3, "")
+    assert "maskjet: 'a.jsonl' must be a record that maskjet run --record wrote, it is not: its first line" in err
+    assert gate("nowhere.jsonl one.jsonl --check")[0] == 3

@@ -1,5 +1,5 @@
 """What tests of scores share with those of parity."""
 
-from tests.parity.conftest import network, no_machine
+from tests.parity.conftest import no_machine
 
-__all__ = ["network", "no_machine"]
+__all__ = ["no_machine"]

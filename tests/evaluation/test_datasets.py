@@ -93,8 +93,9 @@ def test_each_layout_has_the_same_truth(arrange, folder):
     images = DataSet(folder)
     truth = images.truth()
     images.check_images()
-    assert [name.rpartition("/")[2] for name, _ in images.read()] == [each["file_name"] for each in expected["images"]]
-    assert [image.shape[:2] for _, image in images.read()] == [SIZE] * 3
+    frames = list(images.open())
+    assert [frame.name.rpartition("/")[2] for frame in frames] == [each["file_name"] for each in expected["images"]]
+    assert [frame.size_hw for frame in frames] == [SIZE] * 3
     assert [category["name"] for category in truth["categories"]] == [each["name"] for each in expected["categories"]]
     numbers = [category["id"] for category in truth["categories"]]
     assert len(truth["annotations"]) == len(expected["annotations"])

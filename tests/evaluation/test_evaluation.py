@@ -4,6 +4,7 @@ import copy
 import json
 import sys
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import cv2
@@ -19,7 +20,7 @@ from maskjet.evaluation import scoring
 from maskjet.evaluation.datasets import DataSet
 from maskjet.evaluation.evaluation import write_evaluation
 from maskjet.masks import coco_rle
-from maskjet.parity import closeups
+from maskjet.parity import pictures
 from maskjet.parity.coco import to_rle
 from tests.parity.test_coco import oracle, random_set
 from tests.parity.test_page import Page
@@ -49,7 +50,7 @@ class Model:
                 yield frame, self.detect(frame)
 
     def detect(self, frame):
-        entries = sorted(self.found[frame.name], key=lambda each: -each[0]["score"])
+        entries = sorted(self.found[Path(frame.name).name], key=lambda each: -each[0]["score"])
         corners = np.array([entry["bbox"] for entry, _ in entries], np.float32).reshape(-1, 4)
         corners[:, 2:] += corners[:, :2]
         return Detections(
@@ -300,7 +301,7 @@ def test_images_that_can_not_be_read_count_as_missed(planned):
 
 
 def test_the_files(planned, tmp_path, monkeypatch):
-    monkeypatch.setattr(closeups, "_OVERVIEW_SIDE", 320)
+    monkeypatch.setattr(pictures, "_OVERVIEW_SIDE", 320)
     folder, truth, results = planned
     rename(folder, Van="<b>lorry")
     with warnings.catch_warnings():
@@ -340,7 +341,7 @@ def test_the_worst_images_are_those_with_the_most_lost_things(planned):
     names = [image["file_name"] for image in truth["images"]]
     assert [worst.name for worst in outcome.worst] == [names[2], names[4]]
     assert {difference.kind for worst in outcome.worst for difference in worst.differences} == {"dropped"}
-    assert outcome.truth.found[2].rle is not None
+    assert outcome.truth.images[2].found.rle is not None
     (folder / "images" / names[2]).unlink()
     with pytest.raises(maskjet.SourceError, match=names[2]):
         write_evaluation(folder / "out", outcome, task.images)

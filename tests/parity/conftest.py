@@ -2,7 +2,7 @@
 
 import pytest
 
-from maskjet.model import read_network
+from tests.parity.records import record
 
 
 @pytest.fixture(autouse=True)
@@ -12,6 +12,7 @@ def no_machine(monkeypatch):
         monkeypatch.setattr(f"maskjet.{module}.describe_machine", lambda: None)
 
 
-@pytest.fixture(scope="module")
-def network():
-    return read_network("demo")
+@pytest.fixture
+def make(tmp_path):
+    """Makes a record of a name, of given detections; see `record`."""
+    return lambda stem="one", found=None, **more: record(tmp_path / f"{stem}.jsonl", found, **more)

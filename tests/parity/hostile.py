@@ -1,50 +1,5 @@
 """Files as somebody else may hand them over: damaged, edited, or made to mislead."""
 
-import io
-import json
-import zipfile
-
-import numpy as np
-
-from maskjet.parity.coco_files import check_truth, read_json
-
-
-def read_truth(path):
-    """A COCO data set from a file, checked."""
-    truth = read_json(path)
-    check_truth(truth, repr(str(path)))
-    return truth
-
-
-def unpack(data):
-    """A dump's header and arrays."""
-    with np.load(io.BytesIO(data)) as archive:
-        fields = {name: archive[name] for name in archive.files}
-    return json.loads(fields.pop("header").tobytes()), fields
-
-
-def pack(header, fields):
-    """A dump of these."""
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    file = io.BytesIO()
-    np.savez_compressed(file, header=np.frombuffer(text, np.uint8), **fields)
-    return file.getvalue()
-
-
-def members(data):
-    """The archive's files by name."""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        return {info.filename: archive.read(info) for info in archive.infolist()}
-
-
-def archive(files, compression=zipfile.ZIP_DEFLATED):
-    """An archive of (name, bytes) pairs, checksums and all."""
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", compression) as made:
-        for name, content in files:
-            made.writestr(name, content)
-    return file.getvalue()
-
 
 def flip(random, data, count=1):
     """With some bits turned over."""

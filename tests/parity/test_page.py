@@ -10,14 +10,12 @@ import pytest
 
 from maskjet.detections import Detections
 from maskjet.errors import OutputError
-from maskjet.parity import closeups, coco
+from maskjet.parity import coco, pictures
 from maskjet.parity.check import check
-from maskjet.parity.dump import Dump
 from maskjet.parity.gate import Limits, judge
-from maskjet.parity.images import Images, digest
 from maskjet.parity.page import list_settings, show_amount, show_overlap, show_share, write_page
 from maskjet.parity.pair import KINDS
-from tests.parity.dumps import BOXES, FAULTS, STREETS, detections, dump, truthful
+from tests.parity.records import BOXES, FAULTS, IMAGES, STREETS, detections, truthful
 
 MEGABYTE = 1_000_000
 EMPTY = ("img", "br", "meta")
@@ -51,20 +49,20 @@ class Page(html.parser.HTMLParser):
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    monkeypatch.setattr(closeups, "_OVERVIEW_SIDE", 320)  # tests/parity/test_closeups.py looks at pictures
+    monkeypatch.setattr(pictures, "_OVERVIEW_SIDE", 320)  # tests/parity/test_pictures.py looks at pictures
 
-    def write(one, two, precision=None, images=None, **limits):
+    def write(one, two, precision=None, images=IMAGES, **limits):
         report = check(one, two)
         verdicts = judge(report, precision, Limits(**limits or {"max_dconf": 0.01}))
         path = tmp_path / "a" / "page.html"
-        write_page(path, report, verdicts, (one, two), precision, images)
+        write_page(path, report, verdicts, (one, two), (images[each.number][1] for each in report.worst), precision)
         return Page(path.read_text())
 
     return write
 
 
-def test_the_verdict_comes_first(write):
-    one, two = dump(), dump("two", [FAULTS["dropped"]])
+def test_the_verdict_comes_first(write, make):
+    one, two = make(), make("two", [FAULTS["dropped"]])
     said = write(one, two, max_unmatched=0.01, max_dconf=0.5).words
     assert said.strip().startswith("Broken: 1 of 2 limits does not hold “two” does not find what “one” finds")
     assert "share of detections without a counterpart 8.33 % , allowed: at most 1 % ✗ broken (8.33 times" in said
@@ -76,8 +74,8 @@ def test_the_verdict_comes_first(write):
     assert said.strip().startswith("Kept: both limits hold")
 
 
-def test_numbers_are_in_words(write):
-    said = write(dump(), dump("two", [FAULTS["box moved"], FAULTS["confidence changed"]])).words
+def test_numbers_are_in_words(write, make):
+    said = write(make(), make("two", [FAULTS["box moved"], FAULTS["confidence changed"]])).words
     for words in (
         "found by both (a pair) 12 of 12 (100 %)",
         "95 % of the differences are at most",
@@ -95,10 +93,10 @@ def test_numbers_are_in_words(write):
         assert name not in said
 
 
-def test_precision_is_in_words(write):
+def test_precision_is_in_words(write, tmp_path):
     truth = STREETS.truth()
-    one, two = truthful("one"), truthful("two")
-    less = replace(two, found=[found[:-1] for found in two.found])
+    one, two = truthful(tmp_path / "one.jsonl"), truthful(tmp_path / "two.jsonl")
+    less = replace(two, images=[replace(each, found=each.found[:-1]) for each in two.images])
     precision = coco.evaluate(truth, {each.name: each.to_annotations(truth) for each in (one, less)})
     said = write(one, less, precision, max_dap=0.5).words
     assert "difference in accuracy of boxes (mAP)" in said
@@ -107,8 +105,8 @@ def test_precision_is_in_words(write):
     assert "of small things" in said
 
 
-def test_nothing_is_fetched_and_no_script_runs(write):
-    page = write(dump(), dump("two", [FAULTS[kind] for kind in KINDS]))
+def test_nothing_is_fetched_and_no_script_runs(write, make):
+    page = write(make(), make("two", [FAULTS[kind] for kind in KINDS]))
     (policy,) = [meta["content"] for meta in page.all("meta") if "http-equiv" in meta]
     assert policy == "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe", "object", "base", "form"}
@@ -122,8 +120,8 @@ def test_nothing_is_fetched_and_no_script_runs(write):
     assert "{{" not in page.text
 
 
-def test_pictures_open_by_keyboard_and_are_described(write):
-    page = write(dump(), dump("two", [FAULTS["dropped"], FAULTS["box moved"]]))
+def test_pictures_open_by_keyboard_and_are_described(write, make):
+    page = write(make(), make("two", [FAULTS["dropped"], FAULTS["box moved"]]))
     pictures = page.all("img")
     assert len(pictures) == 4
     assert all(picture["alt"].endswith("Enlarge.") for picture in pictures)
@@ -141,40 +139,37 @@ def test_pictures_open_by_keyboard_and_are_described(write):
     assert set(closing) <= set(ids) - set(figures)
 
 
-def test_names_are_escaped(write, tmp_path):
+def test_names_are_escaped(write, make):
     script = "</title><script>alert(1)</script>"
-    run = dict.fromkeys(("cpu", "measured_at", "commit"), script)
-    run |= {"gpu": {"name": script}, "versions": {script: script}}
-    fields = {"variant": {"name": script, "threshold": 0.05, script: script}, "run": run, "skipped": ["<i>no</i>"]}
     names = {0: "<b>car</b> & 'co'", 1: f'"><img src=x onerror=alert(1)>{{{{ {script} }}}}'}
-    sides = []
-    for boxes in (BOXES, BOXES[:2]):
-        found = [detections(boxes, class_names=names), *[detections(class_names=names)] * 3]
-        dump(found=found, names=[f"{script}{n}" for n in range(4)], **fields).save(tmp_path / "one.npz")
-        sides.append(Dump.load(tmp_path / "one.npz"))
-    page = write(*sides, images=STREETS)
+    images = [(f"{script}{number}", image) for number, (_, image) in enumerate(IMAGES)]
+    settings = {"name": script, "classes": names, script: script, "config": {script: [script]}}
+    one = make(found=[detections(class_names=names)] * 4, images=images, **settings)
+    two = make("two", [detections(BOXES[:2], class_names=names)], images=images, **settings)
+    page = write(replace(one, skipped=["<i>no</i>"]), two, images=images)
     assert "<b>car</b> & 'co' 0.50 at (100, 72)" in page.words
     assert f"Note: '{script}' is without 1 images that could not be read: <i>no</i>" in page.words
     assert f"“{script}”" in page.words
     assert page.text.count("&lt;script&gt;") > 10
     assert not [*page.all("script"), *page.all("i"), *(image for image in page.all("img") if "onerror" in image)]
-    long = write(dump("x" * 5000), dump("y" * 5000, [FAULTS["dropped"]]))
+    long = write(make(name="x" * 5000), make("two", [FAULTS["dropped"]], name="y" * 5000))
     assert len(re.sub(r'base64,[^"]*', "", long.text)) < 40_000  # so that names leave the bytes to the pictures
 
 
-def test_settings_that_differ_are_marked(write):
-    variant = {"name": "two", "program": "maskjet", "threshold": 0.05, "batch": 4}
+def test_settings_that_differ_are_marked(write, make):
     config = {"precision": "bf16", "compile": None, "nvtx": False, "batch": 8}
-    one = dump(variant={**variant, "name": "one", "config": {**config, "precision": "fp32"}})
-    two = dump("two", variant={**variant, "config": config}, run={**one.run, "versions": {"torch": "3", "triton": "1"}})
+    one = make(batch=4, config={**config, "precision": "fp32"})
+    two = make("two", batch=4, config=config, more=[1])
+    two.about["machine"]["versions"] |= {"torch": "3"}
+    two.about["machine"]["measured_at"] = one.about["machine"]["measured_at"]
     settings = {setting.name: setting for setting in list_settings(one, two)}
     assert [name for name, setting in settings.items() if setting.differs] == [
         "precision",
-        "version.torch",
-        "version.triton",
+        "versions.torch",
+        "more",
     ]
     assert settings["precision"][1:] == ("fp32", "bf16")
-    assert settings["version.triton"][1:] == ("(not stated)", "1")
+    assert settings["more"][1:] == ("(not stated)", "[1]")
     assert settings["compile"].expected == "not set"
     assert settings["nvtx"].expected == "no"
     assert (settings["batch"].expected, settings["engine.batch"].expected) == ("4", "8")
@@ -183,12 +178,12 @@ def test_settings_that_differ_are_marked(write):
     assert len([row for row in page.all("tr") if row.get("class") == "differs"]) == 3
     assert "precision differs fp32 bf16" in page.words
     assert f"{len(settings) - 3} settings that are the same" in page.words
-    assert "All settings and versions are the same." in write(dump(), dump("two")).words
+    assert "All settings and versions are the same." in write(make(), make("two")).words
 
 
-def test_rounding_is_not_called_a_change(write):
+def test_rounding_is_not_called_a_change(write, make):
     rounded = detections(confidence=(np.nextafter(np.float32(0.9), np.float32(1)), 0.75, 0.5))
-    said = write(dump(), dump("two", [rounded])).words
+    said = write(make(), make("two", [rounded])).words
     assert "3 images identical, bit for bit 1 identical but for rounding 0 with differences" in said
     assert "found by both, the confidence differs 0 1" in said
     assert "Nowhere, but for rounding." in said
@@ -196,54 +191,38 @@ def test_rounding_is_not_called_a_change(write):
     assert "largest difference below 0.0001 (6.0e-08)" in said
 
 
-def test_the_page_of_no_difference(write, tmp_path):
-    page = write(dump(), dump("two"), max_dconf=0)
+def test_the_page_of_no_difference(write, make, tmp_path):
+    page = write(make(), make("two"), max_dconf=0)
     assert "Kept: the limit holds" in page.words
     assert "Nowhere." in page.words
     assert "Accuracy of each" not in page.words
     assert page.all("img") == []
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="must be writable"):
-        write_page(tmp_path / "file" / "page.html", check(dump(), dump("two")), [], (dump(), dump("two")))
+        write_page(tmp_path / "file" / "page.html", check(make(), make("two")), [], (make(), make("two")), [])
 
 
-def test_without_masks_and_pairs(write):
+def test_without_masks_and_pairs(write, make):
     bare = Detections((96, 160), np.array(BOXES, np.float32), np.full(3, 0.5, np.float32), np.zeros(3, np.int32))
-    said = write(dump(found=[bare] * 4), dump("two", [bare] * 4)).words
+    said = write(make(found=[bare] * 4), make("two", [bare] * 4)).words
     assert "Mask of a pair" not in said
-    said = write(dump(), dump("two", [detections(())] * 4), max_dconf=1).words
+    said = write(make(), make("two", [detections(())] * 4), max_dconf=1).words
     assert "largest difference no pairs" in said
     assert "not measured , allowed: at most 1 ✗ broken (nothing to measure)" in said
 
 
-class Noise(Images):
-    """Images that compress worst."""
-
-    def __init__(self, size_hw, count):
-        random = np.random.default_rng(3)
-        self.image = random.integers(256, size=(*size_hw, 3), dtype=np.uint8)
-        self.length = count
-
-    length = None
-
-    def read(self):
-        for number in range(self.length):
-            yield f"noise {number}", self.image
-
-
 @pytest.mark.slow
-def test_a_page_of_noise_is_below_a_megabyte(write, monkeypatch):
+def test_a_page_of_noise_is_below_a_megabyte(write, make, monkeypatch):
     monkeypatch.undo()
     count, size_hw = 6, (360, 640)
     height, width = size_hw
-    images = Noise(size_hw, count)
-    names, digests = zip(*((name, digest(image)) for name, image in images.read()), strict=True)
-    fields = {"names": names, "digests": digests, "images": {"kind": "files", "source": "noise"}}
+    noise = np.random.default_rng(3).integers(256, size=(*size_hw, 3), dtype=np.uint8)
+    images = [(f"noise {number}", noise) for number in range(count)]
     sides = []
     for name, shorter in (("one", 0), ("two", 7)):
         boxes = [(n * width // 8, n, (n + 1) * width // 8, height - shorter) for n in range(8)]
         found = detections(boxes, [0] * 8, [0.5] * 8, size_hw=size_hw)
-        sides.append(replace(dump(name, **fields), found=[found] * count))
+        sides.append(make(name, [found] * count, images=images))
     page = write(*sides, images=images)
     assert len(page.all("img")) == count * (1 + 36 // count)
     assert 0.6 * MEGABYTE < len(page.text.encode()) < MEGABYTE

@@ -8,7 +8,7 @@ import pytest
 
 from maskjet.masks import coco_rle
 from maskjet.parity.pair import Pairing, box_iou, compare, pair
-from tests.parity.dumps import detections
+from tests.parity.records import detections
 
 SIZE = (20, 30)
 BOXES = [(1, 1, 9, 9), (2, 2, 10, 10), (15, 3, 25, 12), (0, 12, 8, 19)]

@@ -60,6 +60,7 @@ def load_model(
     by_class: Mapping[str, float] | None = None,
     classes: Sequence[str] | None = None,
     class_names: Path | None = None,
+    has_digest: bool = False,
 ) -> Model:
     """Load the model given by a command's options; raises as `maskjet.load`."""
     from maskjet.model import open_model
@@ -70,4 +71,5 @@ def load_model(
         class_thresholds=by_class,
         classes=split_list(classes) or None,
         class_names=class_names,
+        has_digest=has_digest,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -47,6 +47,9 @@ maskjet run street.mp4 --classes car,bus --threshold 0.6 \\
 maskjet run street.mp4 --draw redact=person --hold 10 -o hidden.mp4
 # Each video of a folder and its sub-folders.
 maskjet run videos --recursive -o 'found/{}.mp4'
+# Record what is found in two ways, to compare with maskjet parity gate.
+maskjet run frames --record --threshold 0.05 -o a.jsonl
+maskjet run frames --record --threshold 0.05 --precision bf16 -o b.jsonl
 # RF-DETR on two cameras at once; one that is away for a minute has ended.
 maskjet run 0 1 --model rf-detr-seg-nano --weights nano.pt -o 'out/{}.mp4' \\
     --reconnect-for 60
@@ -101,6 +104,14 @@ class OutputOptions:
 
     no_overwrite: Annotated[
         bool, switch("--no-overwrite", "Refuse to write where a file is, or a folder with files.", _OUTPUTS_PANEL)
+    ] = False
+    record: Annotated[
+        bool,
+        switch(
+            "--record",
+            "Add to .jsonl what maskjet parity gate compares: how it was made, and a digest of each image's pixels.",
+            _OUTPUTS_PANEL,
+        ),
     ] = False
     audio: Annotated[
         bool,
@@ -229,6 +240,8 @@ def run(
             "--out must name at least one output, or --show be given, got neither: for example -o out.mp4."
         )
     everywhere, by_class = parse_thresholds(threshold)
+    if writing.record and config.decoder == "auto":
+        config = replace(config, decoder="cpu")  # a GPU's JPEGs differ by 1, and other machines must get these digests
     load = partial(load_model, model, weights, config, threshold=everywhere, classes=classes, class_names=class_names)
     counters: Any = ()
     if writing.count:
@@ -282,6 +295,9 @@ def run(
         },
         shows=show,
     )
+    if writing.record:
+        job.load = partial(load, has_digest=True)
+        job.writing["record"] = job.describe
     try:
         (run_together if is_together else run_in_turn)(job, found, outs)
     except Exception:

@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from maskjet.cli import signals
@@ -54,6 +54,8 @@ class Run:
     """Further arguments of `check_outputs`."""
     shows: bool = False
     """Whether there is a window for each source."""
+    model: Model | None = None
+    """The model, once it is loaded."""
     summary: Summary = field(default_factory=Summary)
     """Statistics so far."""
     stop: signals.Stop = field(default_factory=signals.Stop)
@@ -84,9 +86,17 @@ class Run:
 
     def open_model(self, stack: ExitStack) -> Model:
         """Load the model, which the stack closes, and check that it knows the classes to draw."""
-        model = stack.enter_context(self.load())
-        check_classes(self.style, model)
-        return model
+        self.model = stack.enter_context(self.load())
+        check_classes(self.style, self.model)
+        return self.model
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the run for the first line of a record."""
+        from maskjet.parity.record import describe_model
+
+        assert self.model is not None
+        options = {**self.streaming, **asdict(self.opening.selection), "mask_pixels": self.writing["mask_pixels"]}
+        return describe_model(self.model, **options)
 
     def stream(self, model: Model, source: Any, **options: Any) -> Results:
         """Begin a stream; checks the remaining options, and may compile for seconds."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -21,11 +21,10 @@ from maskjet.host.extras import require
 from maskjet.host.files import is_same_file
 from maskjet.host.printing import as_utf8, sanitise
 from maskjet.parity.coco_files import check_truth, read_json
-from maskjet.parity.images import Images, open_from
 from maskjet.sources.folders import is_image_path
 from maskjet.sources.frames import ListSource, Source
 from maskjet.sources.image_headers import stated_size_hw
-from maskjet.sources.images import read_file, to_image
+from maskjet.sources.images import read_file
 from maskjet.sources.pillow_images import stated_orientation
 
 _ROBOFLOW = "_annotations.coco.json"
@@ -48,14 +47,13 @@ class _Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DataSet(Images):
+class DataSet:
     """Images with annotations, in one of these layouts, whose files are found below a folder.
 
     annotations.json with images/; annotations/instances_SPLIT.json with SPLIT/, images/SPLIT/ or images/ (COCO, CVAT);
     SPLIT/_annotations.coco.json beside the images (Roboflow); data.yaml with images/ and labels/ (YOLO).
     """
 
-    kind: ClassVar[str] = "coco"
     folder: Path
     """Folder of the data set, or its description file, such as data.yaml."""
     split: str | None = None
@@ -66,16 +64,14 @@ class DataSet(Images):
         """Number of images that the annotations list."""
         return len(self._listed)
 
-    def find(self, number: int, name: str) -> NDArray[np.uint8]:
-        """Read an image by its file name; by position, all before it would be decoded."""
-        if name not in self._listed:
-            raise InputError(f"the images must be those of the dump, number {number}, {name!r}, is not listed.")
-        return to_image(self._place.images / name, "image")
+    @property
+    def images(self) -> Path:
+        """Folder to which the images' names are relative."""
+        return self._place.images
 
     def open(self) -> Source:
-        """Open the images as a source."""
-        names = {str(self._place.images / name): name for name in self._listed}
-        return open_from(ListSource([*map(Path, names)], str(self.folder)), self.kind, names)
+        """Open the images as a source; frames are named by their paths."""
+        return ListSource([self.images / name for name in self._listed], str(self.folder))
 
     def truth(self) -> dict[str, Any]:
         """Annotations as a COCO data set; raises SourceError if unreadable, InputError for invalid entries."""

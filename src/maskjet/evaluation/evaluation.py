@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from maskjet.evaluation.datasets import DataSet
-from maskjet.evaluation.scoring import LOST, Evaluation, Outcome, prepare, run
+from maskjet.evaluation.scoring import Evaluation, Outcome, prepare, run
 from maskjet.host.files import replacing, write_json
 from maskjet.model import Model
-from maskjet.parity.closeups import draw_close_ups
 from maskjet.parity.coco import METRICS
 from maskjet.parity.page import load_template
 from maskjet.parity.pair import DifferenceKind
-from maskjet.parity.pictures import find_worst
+from maskjet.parity.pictures import draw_close_ups, open_worst
+from maskjet.sources.images import to_image
 
 _WORDS: Mapping[DifferenceKind, str] = {
     "dropped": "annotated, but not found",
@@ -93,7 +93,8 @@ def _render(outcome: Outcome, images: DataSet) -> str:
         if rows := [m for m in report.measurements if m.kind == kind]:
             scored = sorted((m for m in rows[1:] if m.curve), key=lambda m: -m.things)
             kinds.append((kind, title, rows, [rows[0], *scored[:_MOST_CURVES]]))
-    worst = find_worst(outcome.worst, outcome.truth, outcome.found, images, LOST)
+    pixels = (to_image(images.images / image.name, "image") for image in outcome.worst)
+    worst = open_worst(outcome.worst, outcome.truth, outcome.found, pixels)
     confusion, chosen = _choose_classes(report)
     return load_template("evaluation.html", lambda difference: _WORDS[difference.kind]).render(
         report=report,

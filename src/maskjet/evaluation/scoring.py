@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,15 +17,18 @@ from maskjet.errors import InputError, suggest
 from maskjet.evaluation.datasets import DataSet, shorten
 from maskjet.host import measuring
 from maskjet.host.machine import describe_machine
+from maskjet.host.printing import as_utf8
 from maskjet.host.tables import shown
 from maskjet.model import Model
-from maskjet.parity import LOWEST
+from maskjet.outputs.lines import digest
 from maskjet.parity.check import ChangedImage, rank_images
-from maskjet.parity.coco import METRICS, Scores, check_kinds, load_library, to_rle
-from maskjet.parity.coco_files import Entry, check_masks
-from maskjet.parity.dump import Dump, collect
+from maskjet.parity.coco import METRICS, Scores, check_kinds, to_rle
+from maskjet.parity.coco_files import Entry, check_masks, load_library
 from maskjet.parity.pair import KINDS, compare
+from maskjet.parity.record import ImageRecord, Record
 
+LOWEST = 0.001
+"""Confidence threshold of an evaluation, as usual for COCO."""
 LOST = KINDS[:3]
 """Kinds of difference from the annotations by which the worst images are ranked."""
 
@@ -69,7 +74,7 @@ class Evaluation(measuring.MeasuredReport):
     model: str
     """Name of the model."""
     data: Mapping[str, Any]
-    """Description of the data set: kind, folder and split."""
+    """Folder and split of the data set."""
     images: int
     """Number of images."""
     classes: Sequence[str]
@@ -108,9 +113,9 @@ class Outcome(NamedTuple):
 
     report: Evaluation
     """Report with all scores."""
-    found: Dump
+    found: Record
     """Counted detections above the model's thresholds."""
-    truth: Dump
+    truth: Record
     """Annotations as detections of confidence 1, with masks on the worst images only."""
     worst: Sequence[ChangedImage]
     """The images with most missed, false and misclassified instances."""
@@ -124,7 +129,7 @@ def prepare(images: DataSet, model: Model, class_map: Mapping[str, str]) -> Task
     truth, notes = _match_classes(images.truth(), list(model.thresholds), class_map)
     kinds, lacking = check_kinds(truth, {"found": []})
     if "segm" in kinds:
-        check_masks(truth, {})
+        check_masks(truth)
     images.check_images()
     return Task(images, truth, kinds, [*notes, *lacking])
 
@@ -132,9 +137,9 @@ def prepare(images: DataSet, model: Model, class_map: Mapping[str, str]) -> Task
 def run(task: Task, model: Model, on_progress: Callable[[], object] = lambda: None) -> Outcome:
     """Run a model on the images and score its detections; raises as `evaluate` does."""
     truth, names = task.truth, {category["id"]: category["name"] for category in task.truth["categories"]}
-    found = collect(model, task.images, LOWEST, on_progress)
+    found = _collect(model, task.images, on_progress)
     entries = found.to_annotations(truth)
-    has_masks = all(each.rle is not None for each in found.found)
+    has_masks = all(each.found.rle is not None for each in found.images)
     kinds = [kind for kind in task.kinds if kind == "bbox" or has_masks]
     notes = [*task.notes, *["segm left out: the model has no masks."][: len(task.kinds) - len(kinds)]]
     thresholds = {number: model.thresholds[name] for number, name in names.items()}
@@ -154,7 +159,7 @@ def run(task: Task, model: Model, on_progress: Callable[[], object] = lambda: No
         measurements=measurements,
         notes=notes,
         model=found.name,
-        data=task.images.describe(),
+        data={"folder": str(task.images.folder), "split": task.images.split},
         images=len(truth["images"]),
         classes=[names[number] for number in sorted(names)],
         confusion=Scores.of(truth, confused, kinds[-1]).confusion(),
@@ -246,34 +251,52 @@ def _find_best(confidence: NDArray[np.float64], right: NDArray[np.bool_], things
     return _rate(float((ranked[best] + lower) / 2), right[order][: best + 1], things)
 
 
+def _collect(model: Model, images: DataSet, on_progress: Callable[[], object]) -> Record:
+    """Run a model on the images of a data set; raises InputError if none can be read."""
+    source = images.open()
+    kept: list[ImageRecord] = []
+    with closing(model.stream(source, threshold=LOWEST)) as results:
+        for frame, found in results:
+            name = Path(frame.name).relative_to(images.images).as_posix()
+            kept.append(ImageRecord(frame.index, name, digest(frame.image), found))
+            on_progress()
+    skipped = [reason for _, reason in source.bad_frames]
+    if not kept:
+        raise InputError(f"data must have an image that can be read, got {as_utf8(skipped[0])}.")
+    return Record({"name": model.spec.name}, kept, skipped)
+
+
 def _find_worst(
-    truth: Entry, found: Dump, is_shown: NDArray[np.bool_], kind: str
-) -> tuple[Dump, Dump, list[ChangedImage]]:
+    truth: Entry, found: Record, is_shown: NDArray[np.bool_], kind: str
+) -> tuple[Record, Record, list[ChangedImage]]:
     """Return the shown detections, the annotations, and the images on which they differ most."""
     names = {category["id"]: category["name"] for category in truth["categories"]}
-    shown, start = [], 0
-    for each in found.found:  # in the order of `Dump.to_annotations`
-        scored = each[np.isin(each.class_name, list(names.values()))]
-        shown.append(scored[is_shown[start : start + len(scored)]])
-        start += len(scored)
     by_image = defaultdict(list)
     for entry in truth["annotations"]:
         if not entry.get("iscrowd"):
             by_image[entry["image_id"]].append(entry)
     ids = {image["file_name"]: image["id"] for image in truth["images"]}
-    placed = [by_image[ids[name]] for name in found.names]
-    things = [_to_detections(entries, names, each) for entries, each in zip(placed, shown, strict=True)]
-    changed = {}
-    for number, (one, other) in enumerate(zip(things, shown, strict=True)):
-        differences = [difference for difference in compare(one, other)[1] if difference.kind in LOST]
-        if differences:
-            changed[number] = differences
-    worst = rank_images(found.names, changed)
+    placed = [by_image[ids[image.name]] for image in found.images]
+    shown, things, changed, start = [], [], {}, 0
+    for number, (image, entries) in enumerate(zip(found.images, placed, strict=True)):
+        scored = image.found[np.isin(image.found.class_name, list(names.values()))]  # as `Record.to_annotations`
+        shown.append(scored[is_shown[start : start + len(scored)]])
+        start += len(scored)
+        things.append(_to_detections(entries, names, shown[-1]))
+        differences = compare(things[-1], shown[-1])[1]
+        if lost := [difference for difference in differences if difference.kind in LOST]:
+            changed[number] = lost
+    worst = rank_images([image.name for image in found.images], changed)
     for number in (image.number for image in worst):
         if kind == "segm" and shown[number].rle is not None:
             rle = [to_rle(entry["segmentation"], shown[number].image_size) for entry in placed[number]]
             things[number] = replace(things[number], rle=rle)
-    return replace(found, found=shown), replace(found, found=things), worst
+    return _with_detections(found, shown), _with_detections(found, things), worst
+
+
+def _with_detections(record: Record, found: Sequence[Detections]) -> Record:
+    images = [replace(image, found=each) for image, each in zip(record.images, found, strict=True)]
+    return replace(record, images=images)
 
 
 def _to_detections(entries: Sequence[Entry], names: Mapping[int, str], found: Detections) -> Detections:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -123,3 +124,15 @@ def copy_finite(name: str, tensor: Tensor) -> Tensor:
             f"weights must be finite in float32, {name} holds NaN or infinity; its training diverged."
         )
     return copied
+
+
+def digest_weights(network: Any) -> str:
+    """SHA-256 of a network's weights on the CPU and their names, or of its exported file: 16 hexadecimal digits."""
+    if not isinstance(network, torch.nn.Module):
+        digest: str = network.digest()
+        return digest
+    found = hashlib.sha256()
+    for name, tensor in sorted(network.state_dict().items()):
+        found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        found.update(tensor.contiguous().numpy().tobytes())
+    return found.hexdigest()[:16]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from maskjet.detections import Detections
 from maskjet.errors import InputError, OutputError
 from maskjet.host.files import TemporaryFile, naming
 from maskjet.outputs.sink import Sink
 from maskjet.sources.counts import counts_of
-from maskjet.sources.frames import Frame
+from maskjet.sources.frames import Frame, Source
 
 
 class TextFile(Sink):
@@ -68,6 +72,27 @@ class JsonLines(TextFile):
         self._append(line(frame, detections))
 
 
+class RecordLines(JsonLines):
+    """JSON lines of one source that `maskjet parity` compares: each also has "digest", that of the frame's pixels.
+
+    The first line says how they were made; the last one lists what could not be decoded, so that a record which ends
+    early is known.
+    """
+
+    def __init__(self, path: str, about: Mapping[str, Any], source: Source) -> None:
+        super().__init__(path)
+        self._source = source
+        self._append(first_line(about), frames=0)
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        """Write one line."""
+        self._append(line(frame, detections, digest(frame.image)))
+
+    def _finish(self, temporary: TemporaryFile) -> None:
+        temporary.write(last_line([reason for _, reason in self._source.bad_frames]).encode())
+        super()._finish(temporary)
+
+
 class StdoutLines(Sink):
     """JSON lines on stdout, as `JsonLines` writes them to a file."""
 
@@ -83,9 +108,26 @@ class StdoutLines(Sink):
             stdout.flush()
 
 
-def line(frame: Frame, detections: Detections) -> str:
-    """Encode one frame as a line of JSON."""
+def line(frame: Frame, detections: Detections, digest: str | None = None) -> str:
+    """Encode one frame as a line of JSON; with the digest of its pixels in a record."""
     about: dict[str, Any] = {"index": frame.index, "time_s": frame.time_s, "source": frame.source, "name": frame.name}
+    if digest is not None:
+        about["digest"] = digest
     if counts := counts_of(frame):
         about["counts"] = {count.name: count.as_dict() for count in counts}
     return json.dumps(about | detections.as_dict(), allow_nan=False) + "\n"
+
+
+def first_line(about: Mapping[str, Any]) -> str:
+    """Encode how a record was made."""
+    return json.dumps(about, allow_nan=False) + "\n"
+
+
+def last_line(skipped: Sequence[str]) -> str:
+    """Encode the reasons why frames are missing from a record."""
+    return json.dumps({"skipped": skipped}) + "\n"
+
+
+def digest(image: NDArray[np.uint8]) -> str:
+    """Digest of an image's pixels, 16 hexadecimal digits."""
+    return hashlib.blake2b(image.tobytes(), digest_size=8).hexdigest()

@@ -25,7 +25,7 @@ from maskjet.outputs.encoders import DEFAULT_QUALITY, Encoder, Encoding, share_c
 from maskjet.outputs.folder import SUFFIXES, FileId, PictureNames, id_of, is_picture, unique_stems
 from maskjet.outputs.label_options import LabelOptions
 from maskjet.outputs.labels import YoloLabels
-from maskjet.outputs.lines import JsonLines, StdoutLines
+from maskjet.outputs.lines import JsonLines, RecordLines, StdoutLines
 from maskjet.outputs.pictures import AnnotatedImages
 from maskjet.outputs.sink import Sink, Sinks, SinksBySource, SinksInTurn
 from maskjet.outputs.table import CsvTable, MotText
@@ -68,6 +68,8 @@ class Content:
     """Mask pixels kept in data outputs; pictures use `style.mask_pixels`."""
     encoding: Encoding = field(default_factory=Encoding)
     """Encoder and quality of annotated video."""
+    record: Callable[[], Mapping[str, Any]] | None = None
+    """Makes the first line of JSON lines that are records, when they are opened; None for plain ones."""
 
     def __post_init__(self) -> None:
         check_choice("mask_pixels", self.mask_pixels, get_args(MaskPixels))
@@ -159,6 +161,9 @@ class Outputs:
         if out == "-":
             return StdoutLines()
         if kind == "lines":
+            if self.content.record is not None:
+                assert isinstance(source, Source)
+                return RecordLines(out, self.content.record(), source)
             return JsonLines(out)
         return CocoJson(out, self.content.label_options)
 
@@ -189,6 +194,7 @@ def check_outputs(
     quality: int = DEFAULT_QUALITY,
     selection: Selection = EVERYTHING,
     overwrite: bool = True,
+    record: Callable[[], Mapping[str, Any]] | None = None,
 ) -> Outputs:
     """Check, without opening anything, that outputs are writable, distinct and no sources.
 
@@ -209,6 +215,8 @@ def check_outputs(
         quality: Quality of annotated video, 1 to 100, alike for all encoders; 12 more are two to three times the bytes.
         selection: Frames that the sources give, or will.
         overwrite: Whether outputs may exist; an existing file is replaced once the new one is whole.
+        record: Makes the first line of JSON lines that `maskjet parity` compares, when they are opened; None for plain
+            lines. Each source needs its own file.
 
     Raises:
         InputError: A suffix is unknown, an output is given twice or can't hold the style's transparent pixels, there is
@@ -231,7 +239,11 @@ def check_outputs(
     shared = [out for out in outs if out not in templates]
     stems = unique_stems([source.name for source in sources], [source.root for source in sources])
     owned = [[template.replace(PLACEHOLDER, stem) for template in templates] for stem in stems]
-    content = Content(style or DrawStyle(), with_audio, label_options, mask_pixels, Encoding(encoder, quality))
+    if record is not None:
+        lines = [out for out in outs if kind_of(out) == "lines"]
+        if not lines or set(lines) & set(shared):
+            raise InputError(f"record must go with a .jsonl file for each source, as {PLACEHOLDER}.jsonl, got {outs}.")
+    content = Content(style or DrawStyle(), with_audio, label_options, mask_pixels, Encoding(encoder, quality), record)
     paths = [*shared, *chain.from_iterable(owned)]
     check_paths(paths, sources, style=content.style)
     outputs = Outputs(shared, owned, sources, content, find_existing(paths, overwrite=overwrite))

@@ -1,23 +1,23 @@
-"""Compare two dumps of the same images: matched detections, size of differences, and the worst images."""
+"""Compare two records of the same images: matched detections, size of differences, and the worst images."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from maskjet.checks import check_fraction
+from maskjet.errors import InputError
 from maskjet.host import measuring
 from maskjet.host.machine import describe_machine
 from maskjet.host.printing import printable
-from maskjet.parity.dump import Dump
 from maskjet.parity.pair import KINDS, Difference, Pairing, compare
+from maskjet.parity.record import Record
 
-_WORST = 10
-_NAMED, _PRINTED = 12, 3  # listed differences per image, and printed ones
+_WORST, _PRINTED = 10, 3  # worst images, and printed differences of one
 
 
 @dataclass(frozen=True)
@@ -92,17 +92,14 @@ class Agreement:
 
 @dataclass(frozen=True)
 class ChangedImage:
-    """An image on which the two dumps differ."""
+    """An image on which two records differ."""
 
     number: int
-    """The image's position in the dumps."""
+    """The image's position in the records."""
     name: str
-    """The image's name in the dumps."""
+    """The image's name."""
     differences: Sequence[Difference]
-    """The largest differences beyond rounding; those that leave a detection without a counterpart come
-    first."""
-    more: int
-    """Number of further differences, not listed."""
+    """Differences beyond rounding; those that leave a detection without a counterpart come first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +107,9 @@ class CheckReport(measuring.MeasuredReport):
     """Comparison of two variants; `measurements` has one entry per confidence."""
 
     expected: Mapping[str, Any]
-    """`Dump.variant` of the reference."""
+    """`Record.about` of the reference."""
     actual: Mapping[str, Any]
-    """`Dump.variant` of the variant compared with the reference."""
+    """`Record.about` of the variant compared with the reference."""
     images: int
     """Number of images compared."""
     other_counts: int
@@ -142,7 +139,7 @@ class CheckReport(measuring.MeasuredReport):
             ", ".join(kinds) or "nothing differs",
         ]
         for image in self.worst:
-            more = image.more + len(image.differences[_PRINTED:])
+            more = len(image.differences[_PRINTED:])
             named = [f"  {difference}" for difference in image.differences[:_PRINTED]]
             lines += [f"{printable(image.name)}:", *named, *([f"  and {more} more"] if more else [])]
         return "\n".join(lines)
@@ -175,92 +172,93 @@ def row_of(found: CheckReport, m: Agreement) -> tuple[str, ...]:
     )
 
 
-def check(
-    expected: Dump, actual: Dump, *, confidences: Sequence[float] = (), on_progress: Callable[[], object] = lambda: None
-) -> CheckReport:
+def check(expected: Record, actual: Record, *, confidences: Sequence[float] = ()) -> CheckReport:
     """Compare the detections of two variants, image by image.
 
     Args:
         expected: The reference.
-        actual: The dump compared with it.
+        actual: The record compared with it.
         confidences: Confidences from which to count again; all detections are counted in any case.
-        on_progress: Called after each image.
 
     Raises:
-        InputError: The dumps are of different images, or a confidence is not 0..1.
+        InputError: The records are of different images, or a confidence is not 0..1.
     """
     for confidence in confidences:
-        check_fraction("confidences", confidence)
-    expected.check_same_images(actual)
+        check_fraction("confidence", confidence)
+    check_same_images(expected, actual)
     pairs, kinds, rounded = Pairing(), Counter[str](), Counter[str]()
     changed: dict[int, list[Difference]] = {}
     other_counts = same_images = 0
-    for number, (one, other) in enumerate(zip(expected.found, actual.found, strict=True)):
-        found, differences = compare(one, other)
+    for number, (one, other) in enumerate(zip(expected.images, actual.images, strict=True)):
+        found, differences = compare(one.found, other.found)
         pairs.add(found)
         kinds.update(difference.kind for difference in differences)
         rounded.update(difference.kind for difference in differences if difference.is_rounding)
-        other_counts += len(one) != len(other)
+        other_counts += len(one.found) != len(other.found)
         same_images += not differences
         if changes := [difference for difference in differences if not difference.is_rounding]:
             changed[number] = changes
-        on_progress()
-    lowest = max(float(dump.variant["threshold"]) for dump in (expected, actual))
+    lowest = max(min(record.thresholds.values()) for record in (expected, actual))
     return CheckReport(
         machine=describe_machine(),
         measurements=[Agreement.of(pairs, confidence) for confidence in sorted({lowest, *confidences})],
         notes=[*find_mismatches(expected, actual), *_tell_skipped(expected), *_tell_skipped(actual)],
-        expected=expected.variant,
-        actual=actual.variant,
-        images=len(expected.found),
+        expected=expected.about,
+        actual=actual.about,
+        images=len(expected.images),
         other_counts=other_counts,
         same_images=same_images,
         kinds={kind: kinds[kind] for kind in KINDS},
-        rounded_images=len(expected.found) - same_images - len(changed),
+        rounded_images=len(expected.images) - same_images - len(changed),
         rounded={kind: rounded[kind] for kind in KINDS},
-        worst=rank_images(expected.names, changed),
+        worst=rank_images([image.name for image in expected.images], changed),
     )
+
+
+def check_same_images(expected: Record, actual: Record) -> None:
+    """Raise InputError, which names the first difference, unless two records are of the same images, bit for bit."""
+    counts = len(expected.images), len(actual.images)
+    if counts[0] != counts[1]:
+        raise InputError(
+            f"records must be of the same images, {expected.name!r} has {counts[0]} and {actual.name!r} {counts[1]}."
+        )
+    for number, (one, other) in enumerate(zip(expected.images, actual.images, strict=True)):
+        if (one.digest, one.found.image_size) != (other.digest, other.found.image_size):
+            names = f"{one.name!r} and {other.name!r}"
+            raise InputError(f"records must be of the same images, number {number} is not: {names} have other pixels.")
 
 
 def rank_images(names: Sequence[str], changed: Mapping[int, Sequence[Difference]]) -> list[ChangedImage]:
     """Find the ten images that differ most, worst first, from names and differences by position."""
     worst = sorted(changed.items(), key=lambda entry: severity(entry[1]), reverse=True)[:_WORST]
-    return [ChangedImage(n, names[n], found[:_NAMED], max(len(found) - _NAMED, 0)) for n, found in worst]
+    return [ChangedImage(number, names[number], found) for number, found in worst]
 
 
-def find_mismatches(expected: Dump, actual: Dump) -> list[str]:
-    """List reasons why comparing two dumps would be unfair, as sentences; empty if fair."""
-    thresholds = [float(dump.variant["threshold"]) for dump in (expected, actual)]
+def find_mismatches(expected: Record, actual: Record) -> list[str]:
+    """List reasons why comparing two records would be unfair, as sentences; empty if fair."""
     found = []
-    if thresholds[0] != thresholds[1]:
-        found.append(
-            f"the dumps must be of one threshold, {expected.name!r} has {thresholds[0]:g} and {actual.name!r} "
-            f"{thresholds[1]:g}: detections between them are missing on one side."
-        )
-    names, others = (
-        dict(item for found in dump.found for item in found.class_names.items()) for dump in (expected, actual)
-    )
-    for number in sorted(names.keys() & others.keys()):
-        if names[number] != others[number]:
+    for what in ("thresholds", "classes"):
+        one, other = expected.about[what], actual.about[what]
+        key = next((key for key in [*one, *other] if one.get(key) != other.get(key)), None)
+        if key is not None:
             found.append(
-                f"the dumps must be of the same classes, class {number} is {names[number]!r} in {expected.name!r} and "
-                f"{others[number]!r} in {actual.name!r}."
+                f"records must be of the same {what}, {key} is {one.get(key)!r} in {expected.name!r} and "
+                f"{other.get(key)!r} in {actual.name!r}: detections would be missing on one side."
             )
-            break
-    if not any(len(each) for dump in (expected, actual) for each in dump.found):
+    if not any(len(image.found) for record in (expected, actual) for image in record.images):
         found.append(
-            f"the dumps must have detections to compare, {expected.name!r} and {actual.name!r} have none on "
-            f"{len(expected.names)} images; a lower --threshold of parity dump finds more."
+            f"records must have detections to compare, {expected.name!r} and {actual.name!r} have none on "
+            f"{len(expected.images)} images; a lower --threshold of maskjet run finds more."
         )
     return found
 
 
-def _tell_skipped(dump: Dump) -> list[str]:
-    """A sentence on the images that a dump had to skip, if any."""
-    if not dump.skipped:
+def _tell_skipped(record: Record) -> list[str]:
+    """A sentence on the images that a record lacks, if any."""
+    if not record.skipped:
         return []
-    named = "; ".join(dump.skipped[:_PRINTED]) + ("; ..." if len(dump.skipped) > _PRINTED else "")
-    return [f"{dump.name!r} is without {len(dump.skipped)} images that could not be read: {printable(named)}"]
+    named = "; ".join(record.skipped[:_PRINTED]) + ("; ..." if len(record.skipped) > _PRINTED else "")
+    return [f"{record.name!r} is without {len(record.skipped)} images that could not be read: {printable(named)}"]
 
 
 def severity(differences: Sequence[Difference]) -> tuple[float, ...]:

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from maskjet.errors import InputError
 from maskjet.host import measuring
-from maskjet.host.extras import require
 from maskjet.host.machine import describe_machine
 from maskjet.host.tables import shown
-from maskjet.parity.coco_files import Entry, check_masks, check_results, check_truth, copy_results, copy_truth
+from maskjet.parity.coco_files import Entry, check_ids, check_masks, check_truth, index, load_library, load_results
 
 KINDS = ("bbox", "segm")
 """Kinds of average precision: "bbox" for boxes, "segm" for masks."""
@@ -94,7 +93,7 @@ def evaluate(
     if baseline not in results:
         raise InputError(f"baseline must be one of {list(results)}, got {baseline!r}.")
     if "segm" in kinds:
-        check_masks(truth, results)
+        check_masks(truth)
     measurements = []
     for kind in kinds:
         scores = {}
@@ -111,23 +110,18 @@ def evaluate(
     )
 
 
-def load_library() -> Any:
-    """Import hotcoco, or raise MissingDependencyError."""
-    return require("hotcoco", extra="coco", purpose="COCO mAP")
-
-
 @dataclass(frozen=True)
 class Scores:
     """One variant's detections of one kind, matched with the truth."""
 
     evaluator: Any
-    """hotcoco's evaluator, after evaluation; ids of categories and images are their ranks, from 1."""
+    """hotcoco's evaluator, after evaluation."""
 
     @classmethod
     def of(cls, truth: Entry, entries: Sequence[Entry], kind: str) -> Scores:
         """Match the entries of results with the truth, both checked already."""
-        index = load_library().COCO(copy_truth(truth, kind))
-        evaluator = load_library().COCOeval(index, index.load_res(copy_results(truth, entries, kind)), kind)
+        indexed = index(truth, kind)
+        evaluator = load_library().COCOeval(indexed, load_results(indexed, entries, kind), kind)
         if truth["annotations"] or entries:
             evaluator.evaluate()
             evaluator.accumulate()
@@ -164,8 +158,8 @@ class Scores:
 
 def to_rle(segmentation: Any, size_hw: tuple[int, int]) -> dict[str, Any]:
     """The compressed RLE of an annotation's segmentation, checked already: polygons, or an RLE of any form."""
-    index = load_library().COCO({"images": [{"id": 1, "height": size_hw[0], "width": size_hw[1]}]})
-    rle: dict[str, Any] = index.annToRLE({"id": 1, "image_id": 1, "category_id": 1, "segmentation": segmentation})
+    image = load_library().COCO({"images": [{"id": 1, "height": size_hw[0], "width": size_hw[1]}]})
+    rle: dict[str, Any] = image.annToRLE({"id": 1, "image_id": 1, "category_id": 1, "segmentation": segmentation})
     return rle
 
 
@@ -189,7 +183,10 @@ def check_kinds(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> tuple[l
     Raises InputError if an entry is invalid, or no kind can be scored.
     """
     check_truth(truth)
-    check_results(truth, results)
+    if not results:
+        raise InputError("results must have at least one variant, got none.")
+    for variant, entries in results.items():
+        check_ids(entries, truth, f"results[{variant!r}]")
     lists = [("the truth", truth["annotations"]), *results.items()]
     lacking = {
         kind: [name for name, entries in lists if any(entry.get(_FIELDS[kind]) is None for entry in entries)]

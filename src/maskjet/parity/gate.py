@@ -1,14 +1,15 @@
-"""The gate for CI: compare the differences between two dumps with limits."""
+"""The gate for CI: compare the differences between two records with limits."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from maskjet.checks import check_fraction
 from maskjet.errors import InputError
 from maskjet.parity import check, coco
-from maskjet.parity.dump import Dump
+from maskjet.parity.record import Record
 
 _UNMATCHED = "Of all things found, how many only one side found, or found as another class."
 _CONFIDENCE = "Among the things that both sides found: the largest change in how sure the detector is of the class."
@@ -27,7 +28,7 @@ class Limits:
     max_dconf: float | None = None
     """Largest confidence difference of a matched pair, 0..1."""
     max_dap: float | None = None
-    """Largest difference in mAP, of boxes or of masks, 0..1; needs a truth."""
+    """Largest difference in mAP, of boxes or of masks, 0..1; needs annotations."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -55,17 +56,22 @@ class Verdict:
         """Whether the value is within the limit; NaN never is."""
         return self.found <= self.limit
 
+    def as_dict(self) -> dict[str, Any]:
+        """Quantity, measured value (None if it could not be measured), limit, and whether it is kept."""
+        found = None if math.isnan(self.found) else self.found
+        return {"quantity": self.quantity, "found": found, "limit": self.limit, "is_kept": self.is_kept}
+
     def __str__(self) -> str:
         return f"{'kept' if self.is_kept else 'BROKEN'}: {self.quantity} {self.found:.4g}, limit {self.limit:g}"
 
 
 def judge(found: check.CheckReport, precision: coco.PrecisionReport | None, limits: Limits) -> list[Verdict]:
-    """Compare a report of two comparable dumps with the limits; one verdict per limit, two for mAP if masks are scored.
+    """Compare a report of comparable records with the limits; one verdict per limit, two for mAP if masks are scored.
 
-    `precision` is the mAP of both, the expected one as baseline; None without a truth.
+    `precision` is the mAP of both, the expected one as baseline; None without annotations.
 
     Raises:
-        InputError: No limit is set, or one on mAP is set without a truth.
+        InputError: No limit is set, or one on mAP is set without annotations.
     """
     everything = found.measurements[0]
     verdicts = []
@@ -77,17 +83,17 @@ def judge(found: check.CheckReport, precision: coco.PrecisionReport | None, limi
         verdicts.append(Verdict("largest difference in confidence", largest, limits.max_dconf, _CONFIDENCE))
     if limits.max_dap is not None:
         if precision is None:
-            raise InputError("max_dap needs a truth: generated traffic, or a COCO data set.")
+            raise InputError("max_dap must go with annotations, a data set of the images.")
         actual = str(found.actual["name"])
         verdicts += [_judge_precision(m, limits.max_dap) for m in precision.measurements if m.variant == actual]
     if not verdicts:
-        raise InputError("at least one of max_unmatched, max_dconf and max_dap must be given.")
+        raise InputError("at least one of max_unmatched, max_dconf and max_dap must be given, or check.")
     return verdicts
 
 
-def check_comparable(expected: Dump, actual: Dump) -> None:
-    """Raise InputError if two dumps differ in images, thresholds or classes, or neither has a detection."""
-    expected.check_same_images(actual)
+def check_comparable(expected: Record, actual: Record) -> None:
+    """Raise InputError if two records differ in images, thresholds or classes, or neither has a detection."""
+    check.check_same_images(expected, actual)
     for mismatch in check.find_mismatches(expected, actual):
         raise InputError(mismatch)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,13 +16,11 @@ from maskjet.host.files import replacing
 from maskjet.host.printing import sanitise
 from maskjet.host.tables import shown
 from maskjet.parity.check import Agreement, CheckReport
-from maskjet.parity.closeups import draw_close_ups
 from maskjet.parity.coco import PrecisionReport
-from maskjet.parity.dump import Dump
 from maskjet.parity.gate import Verdict
-from maskjet.parity.images import Images
 from maskjet.parity.pair import Difference, DifferenceKind
-from maskjet.parity.pictures import find_worst
+from maskjet.parity.pictures import Image, draw_close_ups, open_worst
+from maskjet.parity.record import Record
 
 _WORDS: Mapping[DifferenceKind, str] = {
     "dropped": "found only by the expected side",
@@ -76,38 +74,41 @@ def write_page(
     path: Path,
     found: CheckReport,
     verdicts: Sequence[Verdict],
-    dumps: tuple[Dump, Dump],
+    records: tuple[Record, Record],
+    images: Iterable[Image],
     precision: PrecisionReport | None = None,
-    images: Images | None = None,
 ) -> None:
     """Write a self-contained HTML file without scripts, below a megabyte for any number and size of images.
 
-    The images of both dumps must be given, except for generated streets. A precision of None is left out.
+    Args:
+        path: The file to write.
+        found: The comparison.
+        verdicts: Limits and measured values; none if nothing was limited.
+        records: The records compared, the expected one first.
+        images: The images of `found.worst`, uint8 [H, W, 3] RGB.
+        precision: mAP of both; None leaves it out.
 
     Raises:
         OutputError: The file can't be written.
-        SourceError: An image can't be read.
-        InputError: The images are not given, or are not those of the dumps.
+        InputError: The images are not those of the records.
     """
     page = load_template("page.html").render(
         found=found,
         verdicts=verdicts,
         broken=sum(not verdict.is_kept for verdict in verdicts),
-        names=[dump.name for dump in dumps],
+        names=[record.name for record in records],
         kinds=[
             Row(words, [f"{found.kinds[kind] - found.rounded[kind]}", f"{found.rounded[kind] or '–'}"])
             for kind, words in _WORDS.items()
         ],
         columns=["All detections", *(f"Confidence {m.confidence:g} or more" for m in found.measurements[1:])],
         sections=_tabulate(found.measurements),
-        precision=None if precision is None else _tabulate_precision(precision, dumps),
+        precision=None if precision is None else _tabulate_precision(precision),
         notes=[*found.notes, *(precision.notes if precision else ())],
-        worst=draw_close_ups(find_worst(found.worst, *dumps, images), len(found.worst)),
-        settings=list_settings(*dumps),
-        images=", ".join(f"{name} {value}" for name, value in _flatten(dumps[0].images)),
-        runs=[dump.run for dump in dumps],
+        worst=draw_close_ups(open_worst(found.worst, *records, images), len(found.worst)),
+        settings=list_settings(*records),
     )
-    with replacing(path, "html") as temporary:
+    with replacing(path, "report") as temporary:
         temporary.write(page.encode())
 
 
@@ -195,27 +196,25 @@ _MEASURED: Mapping[str, Mapping[str, Callable[[Agreement], str]]] = {
 }
 
 
-def list_settings(expected: Dump, actual: Dump) -> list[Setting]:
-    """List settings, machines and versions of two dumps, differing ones first."""
-    one, other = (dict(_flatten(_settings(dump))) for dump in (expected, actual))
+def list_settings(expected: Record, actual: Record) -> list[Setting]:
+    """List settings, machines and versions of two records, differing ones first."""
+    one, other = (dict(_flatten(_settings(record.about))) for record in (expected, actual))
     missing = "(not stated)"
     listed = [Setting(name, one.get(name, missing), other.get(name, missing)) for name in one | other]
     return sorted(listed, key=lambda setting: not setting.differs)[:_MOST_SETTINGS]
 
 
-def _settings(dump: Dump) -> dict[str, Any]:
-    """The dump's settings, machine and versions; settings of the engine have the names of its flags."""
-    variant = {name: value for name, value in dump.variant.items() if name != "name"}
-    config = variant.pop("config", {})
-    if isinstance(config, dict):
-        variant |= {f"engine.{name}" if name in variant else name: value for name, value in config.items()}
-    run = dump.run
+def _settings(about: Mapping[str, Any]) -> dict[str, Any]:
+    """A record's settings, machine and versions; those of the engine have the names of its flags."""
+    shown = {name: value for name, value in about.items() if name not in ("format", "name", "classes", "thresholds")}
+    config, machine = (
+        found if isinstance(found := shown.pop(name, {}), dict) else {} for name in ("config", "machine")
+    )
+    machine = {name: value for name, value in machine.items() if name not in ("load", "cores", "torch_threads")}
     return {
-        **variant,
-        "processor": run["cpu"],
-        "GPU": run["gpu"] or "none",
-        "version": run["versions"],
-        "commit of maskjet": run["commit"] or "unknown",
+        **shown,
+        **{f"engine.{name}" if name in shown else name: value for name, value in config.items()},
+        **machine,
     }
 
 
@@ -256,19 +255,15 @@ def _tabulate(measurements: Sequence[Agreement]) -> list[Section]:
     return sections
 
 
-def _tabulate_precision(report: PrecisionReport, dumps: tuple[Dump, Dump]) -> list[Section]:
+def _tabulate_precision(report: PrecisionReport) -> list[Section]:
     """The scores of both variants, and their difference."""
     sections = []
-    for kind, title in _KINDS.items():
-        of_kind = {m.variant: m for m in report.measurements if m.kind == kind}
-        if not of_kind:
-            continue
-        one, other = (of_kind[dump.name] for dump in dumps)
+    for one, other in zip(report.measurements[::2], report.measurements[1::2], strict=True):
         rows = []
         for metric, name in _METRICS.items():
             scores = [shown(m.metrics[metric], 4).replace("-", "–") for m in (one, other)]
             rows.append(Row(name, [*scores, _signed(other.deltas[metric])]))
-        sections.append(Section(title, rows))
+        sections.append(Section(_KINDS[one.kind], rows))
     return sections
 
 

@@ -1,15 +1,15 @@
-"""Dumps with known contents, and with planted faults."""
+"""Records with known contents, and with planted faults."""
 
 import numpy as np
 
+from benchmarks.streets import Streets
 from maskjet import traffic
 from maskjet.detections import Detections
 from maskjet.masks import coco_rle
-from maskjet.parity.dump import Dump
-from maskjet.parity.images import Traffic, digest
+from maskjet.parity.record import read_record, write_record
 
-STREETS = Traffic(count=4, size_hw=(96, 160), seed=5)
-IMAGES = list(STREETS.read())
+STREETS = Streets(count=4, size_hw=(96, 160), seed=5)
+IMAGES = [(STREETS.name(number), image) for number, image in enumerate(STREETS.read())]
 NAMES = {0: "car", 1: "truck"}
 BOXES = [(10, 20, 60, 60), (80, 30, 120, 70), (100, 72, 150, 94)]
 
@@ -39,17 +39,15 @@ def detections(
     )
 
 
-def dump(name="one", found=None, **fields):
-    """Of the four streets, three detections on each; `found` replaces those of the first ones."""
-    found = [*(found or []), *(detections() for _ in range(4))][:4]
-    names, digests = [name for name, _ in IMAGES], [digest(image) for _, image in IMAGES]
-    variant = {"name": name, "program": "maskjet", "threshold": 0.05, "config": {"precision": "fp32"}}
-    run = {"cpu": "a CPU", "gpu": None, "versions": {"torch": "2"}, "measured_at": "today", "commit": None}
-    values = {"variant": variant, "run": run, "images": STREETS.describe(), "names": names, "digests": digests}
-    return Dump(**{**values, "found": found, **fields})
+def record(path, found=None, images=IMAGES, **settings):
+    """Of the four streets, three detections on each, written and read; `found` replaces those of the first ones."""
+    found = [*(found or []), *(detections() for _ in images)][: len(images)]
+    given = {"classes": NAMES, "threshold": 0.05, "config": {"precision": "fp32"}, **settings}
+    write_record(path, [(*image, each) for image, each in zip(images, found, strict=True)], **given)
+    return read_record(path)
 
 
-def truthful(name):
+def truthful(path):
     """What is on the four streets, all of it certain."""
     found = []
     for number in range(4):
@@ -59,7 +57,7 @@ def truthful(name):
         found.append(
             Detections(STREETS.size_hw, boxes, certain, scene.class_id, masks, dict(enumerate(traffic.CLASSES)))
         )
-    return dump(name, found)
+    return record(path, found, classes=dict(enumerate(traffic.CLASSES)))
 
 
 FAULTS = {

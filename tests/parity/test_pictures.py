@@ -7,22 +7,40 @@ import numpy as np
 import pytest
 
 from maskjet.detections import Detections
+from maskjet.errors import InputError
 from maskjet.masks import coco_rle
-from maskjet.parity import closeups
+from maskjet.parity import pictures
 from maskjet.parity.check import ChangedImage, check
-from maskjet.parity.closeups import PICTURES_BYTES, draw_close_ups, shrink_to
-from maskjet.parity.pictures import ONLY_ACTUAL, ONLY_EXPECTED, Found, find_worst
-from tests.parity.dumps import FAULTS, STREETS, detections, dump
+from maskjet.parity.pair import compare
+from maskjet.parity.pictures import (
+    ONLY_ACTUAL,
+    ONLY_EXPECTED,
+    PICTURES_BYTES,
+    DifferingImage,
+    draw_close_ups,
+    open_worst,
+    shrink_to,
+)
+from tests.parity.records import FAULTS, IMAGES, STREETS, detections
 
 
 def read(data):
     return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
 
 
-def draw(*faults):
-    one, two = dump(), dump("two", list(faults))
-    report = check(one, two)
-    return draw_close_ups(find_worst(report.worst, one, two), len(report.worst))
+@pytest.fixture
+def draw(make):
+    def draw(*faults):
+        one, two = make(), make("two", list(faults))
+        report = check(one, two)
+        images = (IMAGES[worst.number][1] for worst in report.worst)
+        return draw_close_ups(open_worst(report.worst, one, two, images), len(report.worst))
+
+    return draw
+
+
+def differing(name, image, one, other):
+    return DifferingImage(ChangedImage(0, name, compare(one, other)[1]), image, one, other)
 
 
 def near(picture, colour):
@@ -30,7 +48,7 @@ def near(picture, colour):
     return (abs(picture.astype(int) - colour) < 60).all(-1)
 
 
-def test_a_lost_detection_is_marked_and_enlarged():
+def test_a_lost_detection_is_marked_and_enlarged(draw):
     (worst,) = draw(FAULTS["dropped"])
     assert (worst.name, worst.more) == ("street 5", 0)
     (close_up,) = worst.close_ups
@@ -50,7 +68,7 @@ def test_a_lost_detection_is_marked_and_enlarged():
     assert near(actual, ONLY_ACTUAL).mean() < 0.01  # nothing there
 
 
-def test_one_pixel_is_shown():
+def test_one_pixel_is_shown(draw):
     (worst,) = draw(FAULTS["mask changed"])
     (close_up,) = worst.close_ups
     difference = read(close_up.picture)[:, 816:]
@@ -60,8 +78,8 @@ def test_one_pixel_is_shown():
 def test_a_moved_box_is_drawn_where_it_was_and_is():
     one = detections()
     box = Detections(one.image_size, one.xyxy + np.float32([6, 0, 6, 0]), one.confidence, one.class_id, one.rle)
-    found = Found(ChangedImage(0, "boxes", (), 0), STREETS.find(0, "street 5"), one, box)
-    bare = replace(found, expected=replace(one, rle=None), actual=replace(box, rle=None))
+    found = differing("boxes", STREETS.draw(0), one, box)
+    bare = differing("boxes", STREETS.draw(0), replace(one, rle=None), replace(box, rle=None))
     for changed in (found, bare):
         (worst,) = draw_close_ups(iter([changed]), 1)
         picture = read(worst.close_ups[0].picture)
@@ -80,7 +98,7 @@ def crowd(count, flipped, size_hw=(96, 160)):
 
 def test_a_crowd_is_cut():
     one, two = crowd(40, ()), crowd(40, range(30))
-    found = Found(ChangedImage(0, "a crowd", (), 0), np.zeros((96, 160, 3), np.uint8), one, two)
+    found = differing("a crowd", np.zeros((96, 160, 3), np.uint8), one, two)
     (worst,) = draw_close_ups(iter([found]), 1)
     assert [each.number for each in worst.close_ups] == [*range(1, 13)]
     assert worst.more == 18
@@ -103,15 +121,15 @@ def noise(size_hw, seed):
             Detections(size_hw, boxes, np.full(6, 0.5, np.float32), np.zeros(6, np.int32), coco_rle.encode(masks))
         )
     image = random.integers(256, size=(*size_hw, 3), dtype=np.uint8)
-    return Found(ChangedImage(seed, f"noise {seed}", (), 0), image, *sides)
+    return differing(f"noise {seed}", image, *sides)
 
 
 def test_noise_keeps_the_bytes():
     (worst,) = draw_close_ups(iter([noise((40, 700), 1)]), 1)
-    pictures = [worst.overview, *(each.picture for each in worst.close_ups if each.picture is not None)]
-    assert len(pictures) == 7
-    assert sum(map(len, pictures)) <= PICTURES_BYTES
-    assert min(max(read(data).shape) for data in pictures) > 100
+    drawn = [worst.overview, *(each.picture for each in worst.close_ups if each.picture is not None)]
+    assert len(drawn) == 7
+    assert sum(map(len, drawn)) <= PICTURES_BYTES
+    assert min(max(read(data).shape) for data in drawn) > 100
 
 
 def test_shrinking_ends():
@@ -125,11 +143,17 @@ def test_shrinking_ends():
 @pytest.mark.parametrize("size_hw", [(1, 900), (900, 1), (4, 4), (900, 900)])
 @pytest.mark.parametrize("box", [(0, 0, 1, 900), (-900, 0, 1800, 1), (-5, -5, -1, -1), (899, 0, 900, 1), (7, 0, 7, 0)])
 def test_any_box_of_any_image_can_be_enlarged(box, size_hw):
-    region = closeups._surround(box, size_hw)
+    region = pictures._surround(box, size_hw)
     image = np.full((*size_hw, 3), 200, np.uint8)
-    panel = closeups._scale_region(image, region, outside=(0, 0, 0))
+    panel = pictures._scale_region(image, region, outside=(0, 0, 0))
     assert panel.shape == (300, 400, 3)
     assert panel.any()  # some of the image is in it
     left, top, width, height = region
     assert (left >= 0 and left + width <= size_hw[1]) or width > size_hw[1]
     assert (top >= 0 and top + height <= size_hw[0]) or height > size_hw[0]
+
+
+def test_other_images_are_refused(make):
+    one, two = make(), make("two", [FAULTS["dropped"]])
+    with pytest.raises(InputError, match="images must be those of the records, 'street 5' has other pixels"):
+        list(open_worst(check(one, two).worst, one, two, [IMAGES[1][1]]))
