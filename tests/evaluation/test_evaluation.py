@@ -339,9 +339,9 @@ def test_the_worst_images_are_those_with_the_most_lost_things(planned):
     task = scoring.prepare(DataSet(folder), Model(truth, found, CLASSES), {})
     outcome = scoring.run(task, Model(truth, found, CLASSES))
     names = [image["file_name"] for image in truth["images"]]
-    assert [worst.name for worst in outcome.worst] == [names[2], names[4]]
-    assert {difference.kind for worst in outcome.worst for difference in worst.differences} == {"dropped"}
-    assert outcome.truth.images[2].found.rle is not None
+    assert [worst.name for worst, *_ in outcome.worst] == [names[2], names[4]]
+    assert {difference.kind for worst, *_ in outcome.worst for difference in worst.differences} == {"dropped"}
+    assert outcome.worst[0][1].found.rle is not None
     (folder / "images" / names[2]).unlink()
     with pytest.raises(maskjet.SourceError, match=names[2]):
         write_evaluation(folder / "out", outcome, task.images)

@@ -65,8 +65,8 @@ def test_the_verdict_comes_first(write, make):
     one, two = make(), make("two", [FAULTS["dropped"]])
     said = write(one, two, max_unmatched=0.01, max_dconf=0.5).words
     assert said.strip().startswith("Broken: 1 of 2 limits does not hold “two” does not find what “one” finds")
-    assert "share of detections without a counterpart 8.33 % , allowed: at most 1 % ✗ broken (8.33 times" in said
-    assert "largest difference in confidence 0 , allowed: at most 0.5 ✓ kept (0 % of the limit)" in said
+    assert "share of detections without a counterpart 8.33 % , allowed: at most 1 % ✗ broken" in said
+    assert "largest difference in confidence 0 , allowed: at most 0.5 ✓ kept" in said
     assert "Among the things that both sides found" in said
     assert write(one, two, max_unmatched=0.01).words.strip().startswith("Broken: the limit does not hold")
     assert write(one, two, max_unmatched=0.5).words.strip().startswith("Kept: the limit holds “two” finds what “one”")
@@ -162,17 +162,17 @@ def test_settings_that_differ_are_marked(write, make):
     two = make("two", batch=4, config=config, more=[1])
     two.about["machine"]["versions"] |= {"torch": "3"}
     two.about["machine"]["measured_at"] = one.about["machine"]["measured_at"]
-    settings = {setting.name: setting for setting in list_settings(one, two)}
-    assert [name for name, setting in settings.items() if setting.differs] == [
+    settings = list_settings(one, two)
+    assert [name for name, texts in settings.items() if texts[0] != texts[1]] == [
         "precision",
         "versions.torch",
         "more",
     ]
-    assert settings["precision"][1:] == ("fp32", "bf16")
-    assert settings["more"][1:] == ("(not stated)", "[1]")
-    assert settings["compile"].expected == "not set"
-    assert settings["nvtx"].expected == "no"
-    assert (settings["batch"].expected, settings["engine.batch"].expected) == ("4", "8")
+    assert settings["precision"] == ("fp32", "bf16")
+    assert settings["more"] == ("(not stated)", "[1]")
+    assert settings["compile"][0] == "not set"
+    assert settings["nvtx"][0] == "no"
+    assert (settings["batch"][0], settings["engine.batch"][0]) == ("4", "8")
     assert "name" not in settings
     page = write(one, two)
     assert len([row for row in page.all("tr") if row.get("class") == "differs"]) == 3
@@ -208,7 +208,7 @@ def test_without_masks_and_pairs(write, make):
     assert "Mask of a pair" not in said
     said = write(make(), make("two", [detections(())] * 4), max_dconf=1).words
     assert "largest difference no pairs" in said
-    assert "not measured , allowed: at most 1 ✗ broken (nothing to measure)" in said
+    assert "not measured , allowed: at most 1 ✗ broken" in said
 
 
 @pytest.mark.slow

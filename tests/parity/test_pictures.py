@@ -33,8 +33,9 @@ def draw(make):
     def draw(*faults):
         one, two = make(), make("two", list(faults))
         report = check(one, two)
-        images = (IMAGES[worst.number][1] for worst in report.worst)
-        return draw_close_ups(open_worst(report.worst, one, two, images), len(report.worst))
+        worst = [(each, one.images[each.number], two.images[each.number]) for each in report.worst]
+        images = (IMAGES[each.number][1] for each in report.worst)
+        return draw_close_ups(open_worst(worst, images), len(worst))
 
     return draw
 
@@ -155,5 +156,6 @@ def test_any_box_of_any_image_can_be_enlarged(box, size_hw):
 
 def test_other_images_are_refused(make):
     one, two = make(), make("two", [FAULTS["dropped"]])
+    (changed,) = check(one, two).worst
     with pytest.raises(InputError, match="images must be those of the records, 'street 5' has other pixels"):
-        list(open_worst(check(one, two).worst, one, two, [IMAGES[1][1]]))
+        list(open_worst([(changed, one.images[0], two.images[0])], [IMAGES[1][1]]))

@@ -11,7 +11,7 @@ from maskjet.evaluation.scoring import Evaluation, Outcome, prepare, run
 from maskjet.host.files import replacing, write_json
 from maskjet.model import Model
 from maskjet.parity.coco import METRICS
-from maskjet.parity.page import load_template
+from maskjet.parity.page import render
 from maskjet.parity.pair import DifferenceKind
 from maskjet.parity.pictures import draw_close_ups, open_worst
 from maskjet.sources.images import to_image
@@ -83,27 +83,30 @@ def write_evaluation(folder: Path, outcome: Outcome, images: DataSet) -> list[Pa
     paths = [folder / "report.json", folder / "page.html"]
     write_json(paths[0], outcome.report.as_dict(), "out")
     with replacing(paths[1]) as temporary:
-        temporary.write(_render(outcome, images).encode())
+        temporary.write(_render(outcome, images))
     return paths
 
 
-def _render(outcome: Outcome, images: DataSet) -> str:
+def _render(outcome: Outcome, images: DataSet) -> bytes:
     report, kinds = outcome.report, []
     for kind, title in _TITLES.items():
         if rows := [m for m in report.measurements if m.kind == kind]:
             scored = sorted((m for m in rows[1:] if m.curve), key=lambda m: -m.things)
             kinds.append((kind, title, rows, [rows[0], *scored[:_MOST_CURVES]]))
-    pixels = (to_image(images.images / image.name, "image") for image in outcome.worst)
-    worst = open_worst(outcome.worst, outcome.truth, outcome.found, pixels)
+    pixels = (to_image(images.images / changed.name, "image") for changed, *_ in outcome.worst)
     confusion, chosen = _choose_classes(report)
-    return load_template("evaluation.html", lambda difference: _WORDS[difference.kind]).render(
+    return render(
+        "evaluation.html",
+        ("annotated", "found"),
+        f"{report.machine}. Page by maskjet val.",
+        lambda difference: _WORDS[difference.kind],
         report=report,
         kinds=kinds,
         shown=[*METRICS, "ar", "ar_small", "ar_medium", "ar_large"],
         confusion=confusion,
         names=[report.classes[number] for number in chosen],
         more=len(report.classes) - len(chosen),
-        worst=draw_close_ups(worst, len(outcome.worst)),
+        worst=draw_close_ups(open_worst(outcome.worst, pixels), len(outcome.worst)),
     )
 
 

@@ -113,12 +113,9 @@ class Outcome(NamedTuple):
 
     report: Evaluation
     """Report with all scores."""
-    found: Record
-    """Counted detections above the model's thresholds."""
-    truth: Record
-    """Annotations as detections of confidence 1, with masks on the worst images only."""
-    worst: Sequence[ChangedImage]
-    """The images with most missed, false and misclassified instances."""
+    worst: Sequence[tuple[ChangedImage, ImageRecord, ImageRecord]]
+    """The images with most missed, false and misclassified instances: how they differ, the annotations as detections
+    of confidence 1, and the counted detections above the model's thresholds."""
 
 
 def prepare(images: DataSet, model: Model, class_map: Mapping[str, str]) -> Task:
@@ -164,7 +161,7 @@ def run(task: Task, model: Model, on_progress: Callable[[], object] = lambda: No
         classes=[names[number] for number in sorted(names)],
         confusion=Scores.of(truth, confused, kinds[-1]).confusion(),
     )
-    return Outcome(report, *_find_worst(truth, found, is_shown, kinds[-1]))
+    return Outcome(report, _find_worst(truth, found, is_shown, kinds[-1]))
 
 
 def _match_classes(
@@ -268,8 +265,8 @@ def _collect(model: Model, images: DataSet, on_progress: Callable[[], object]) -
 
 def _find_worst(
     truth: Entry, found: Record, is_shown: NDArray[np.bool_], kind: str
-) -> tuple[Record, Record, list[ChangedImage]]:
-    """Return the shown detections, the annotations, and the images on which they differ most."""
+) -> list[tuple[ChangedImage, ImageRecord, ImageRecord]]:
+    """Return the images on which the shown detections differ most from the annotations, with both."""
     names = {category["id"]: category["name"] for category in truth["categories"]}
     by_image = defaultdict(list)
     for entry in truth["annotations"]:
@@ -277,26 +274,23 @@ def _find_worst(
             by_image[entry["image_id"]].append(entry)
     ids = {image["file_name"]: image["id"] for image in truth["images"]}
     placed = [by_image[ids[image.name]] for image in found.images]
-    shown, things, changed, start = [], [], {}, 0
+    shown: list[Detections] = []
+    changed, start = {}, 0
     for number, (image, entries) in enumerate(zip(found.images, placed, strict=True)):
         scored = image.found[np.isin(image.found.class_name, list(names.values()))]  # as `Record.to_annotations`
         shown.append(scored[is_shown[start : start + len(scored)]])
         start += len(scored)
-        things.append(_to_detections(entries, names, shown[-1]))
-        differences = compare(things[-1], shown[-1])[1]
+        differences = compare(_to_detections(entries, names, shown[-1]), shown[-1])[1]
         if lost := [difference for difference in differences if difference.kind in LOST]:
             changed[number] = lost
-    worst = rank_images([image.name for image in found.images], changed)
-    for number in (image.number for image in worst):
-        if kind == "segm" and shown[number].rle is not None:
-            rle = [to_rle(entry["segmentation"], shown[number].image_size) for entry in placed[number]]
-            things[number] = replace(things[number], rle=rle)
-    return _with_detections(found, shown), _with_detections(found, things), worst
-
-
-def _with_detections(record: Record, found: Sequence[Detections]) -> Record:
-    images = [replace(image, found=each) for image, each in zip(record.images, found, strict=True)]
-    return replace(record, images=images)
+    worst = []
+    for each in rank_images([image.name for image in found.images], changed):
+        image, kept, entries = found.images[each.number], shown[each.number], placed[each.number]
+        things = _to_detections(entries, names, kept)
+        if kind == "segm" and kept.rle is not None:
+            things = replace(things, rle=[to_rle(entry["segmentation"], kept.image_size) for entry in entries])
+        worst.append((each, replace(image, found=things), replace(image, found=kept)))
+    return worst
 
 
 def _to_detections(entries: Sequence[Entry], names: Mapping[int, str], found: Detections) -> Detections:

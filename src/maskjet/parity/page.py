@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 
@@ -41,33 +41,11 @@ _METRICS = {
 }
 _LONGEST = 300  # longest text of a setting
 _MOST_SETTINGS = 100
+_MISSING = "(not stated)"
 
 
-class Row(NamedTuple):
-    """A row of a table: its title, and a cell for each column."""
-
-    title: str
-    cells: Sequence[str]
-
-
-class Section(NamedTuple):
-    """Rows of a table below a title."""
-
-    title: str
-    rows: Sequence[Row]
-
-
-class Setting(NamedTuple):
-    """A setting or version of both variants."""
-
-    name: str
-    expected: str
-    actual: str
-
-    @property
-    def differs(self) -> bool:
-        """Whether the two variants differ in this setting."""
-        return self.expected != self.actual
+Rows = Mapping[str, Sequence[str]]
+"""Rows of a table: title to the texts of the columns."""
 
 
 def write_page(
@@ -92,28 +70,45 @@ def write_page(
         OutputError: The file can't be written.
         InputError: The images are not those of the records.
     """
-    page = load_template("page.html").render(
+    one, other = records
+    settings = list_settings(one, other)
+    worst = [(each, one.images[each.number], other.images[each.number]) for each in found.worst]
+    page = render(
+        "gate.html",
+        ("expected", "actual"),
+        "Page by maskjet parity gate.",
         found=found,
         verdicts=verdicts,
         broken=sum(not verdict.is_kept for verdict in verdicts),
         names=[record.name for record in records],
-        kinds=[
-            Row(words, [f"{found.kinds[kind] - found.rounded[kind]}", f"{found.rounded[kind] or '–'}"])
+        kinds={
+            words: [f"{found.kinds[kind] - found.rounded[kind]}", f"{found.rounded[kind] or '–'}"]
             for kind, words in _WORDS.items()
-        ],
+        },
         columns=["All detections", *(f"Confidence {m.confidence:g} or more" for m in found.measurements[1:])],
         sections=_tabulate(found.measurements),
         precision=None if precision is None else _tabulate_precision(precision),
         notes=[*found.notes, *(precision.notes if precision else ())],
-        worst=draw_close_ups(open_worst(found.worst, *records, images), len(found.worst)),
-        settings=list_settings(*records),
+        worst=draw_close_ups(open_worst(worst, images), len(found.worst)),
+        different={name: texts for name, texts in settings.items() if texts[0] != texts[1]},
+        same={name: texts for name, texts in settings.items() if texts[0] == texts[1]},
     )
     with replacing(path, "report") as temporary:
-        temporary.write(page.encode())
+        temporary.write(page)
 
 
-def load_template(name: str, words: Callable[[Difference], str] | None = None) -> jinja2.Template:
-    """Load a template of this package; `words` formats a difference, by default `describe`."""
+def render(
+    name: str, sides: tuple[str, str], maker: str, words: Callable[[Difference], str] | None = None, **fields: Any
+) -> bytes:
+    """Render a page as HTML.
+
+    Args:
+        name: Template in this package with the page's text around the pictures.
+        sides: What expected and actual detections are called.
+        maker: Last line of the page.
+        words: Formats a difference; None is `describe`.
+        **fields: Values for the template, among them `worst`, the pictures of `draw_close_ups`.
+    """
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -131,10 +126,9 @@ def load_template(name: str, words: Callable[[Difference], str] | None = None) -
         "amount": show_amount,
         "number": lambda value: shown(value, 3).replace("-", "–"),
         "share": show_share,
-        "use": _describe_use,
     }
     environment.filters |= filters
-    return environment.get_template(name)
+    return environment.get_template(name).render(sides=sides, maker=maker, **fields).encode()
 
 
 def describe(difference: Difference) -> str:
@@ -196,12 +190,11 @@ _MEASURED: Mapping[str, Mapping[str, Callable[[Agreement], str]]] = {
 }
 
 
-def list_settings(expected: Record, actual: Record) -> list[Setting]:
+def list_settings(expected: Record, actual: Record) -> dict[str, tuple[str, str]]:
     """List settings, machines and versions of two records, differing ones first."""
     one, other = (dict(_flatten(_settings(record.about))) for record in (expected, actual))
-    missing = "(not stated)"
-    listed = [Setting(name, one.get(name, missing), other.get(name, missing)) for name in one | other]
-    return sorted(listed, key=lambda setting: not setting.differs)[:_MOST_SETTINGS]
+    listed = [(name, (one.get(name, _MISSING), other.get(name, _MISSING))) for name in one | other]
+    return dict(sorted(listed, key=lambda each: each[1][0] == each[1][1])[:_MOST_SETTINGS])
 
 
 def _settings(about: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,36 +227,25 @@ def _as_text(value: Any) -> str:
     return sanitise(value if isinstance(value, str) else json.dumps(value), _LONGEST)
 
 
-def _describe_use(verdict: Verdict) -> str:
-    """The measured value beside its limit."""
-    if math.isnan(verdict.found):
-        return "nothing to measure"
-    if verdict.limit == 0:
-        return "no difference" if verdict.found == 0 else "no difference is allowed"
-    share = verdict.found / verdict.limit
-    if verdict.is_kept:
-        return f"{math.ceil(100 * share)} % of the limit"
-    return f"{share:.3g} times the limit" if share >= 1.005 else "just above the limit"
+def _tabulate(measurements: Sequence[Agreement]) -> dict[str, Rows]:
+    """The measurements as rows by section: one column per confidence."""
+    has_masks = any(m.mean_mask_iou is not None for m in measurements)
+    return {
+        title: {name: [show(m) for m in measurements] for name, show in rows.items()}
+        for title, rows in _MEASURED.items()
+        if title != _OF_MASKS or has_masks
+    }
 
 
-def _tabulate(measurements: Sequence[Agreement]) -> list[Section]:
-    """The measurements as rows: one column per confidence."""
-    sections = []
-    for title, rows in _MEASURED.items():
-        if title != _OF_MASKS or any(m.mean_mask_iou is not None for m in measurements):
-            sections.append(Section(title, [Row(name, [show(m) for m in measurements]) for name, show in rows.items()]))
-    return sections
-
-
-def _tabulate_precision(report: PrecisionReport) -> list[Section]:
-    """The scores of both variants, and their difference."""
-    sections = []
+def _tabulate_precision(report: PrecisionReport) -> dict[str, Rows]:
+    """The scores of both variants, and their difference, by kind."""
+    sections: dict[str, Rows] = {}
     for one, other in zip(report.measurements[::2], report.measurements[1::2], strict=True):
-        rows = []
+        rows = {}
         for metric, name in _METRICS.items():
             scores = [shown(m.metrics[metric], 4).replace("-", "–") for m in (one, other)]
-            rows.append(Row(name, [*scores, _signed(other.deltas[metric])]))
-        sections.append(Section(_KINDS[one.kind], rows))
+            rows[name] = [*scores, _signed(other.deltas[metric])]
+        sections[_KINDS[one.kind]] = rows
     return sections
 
 

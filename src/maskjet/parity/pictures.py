@@ -17,7 +17,7 @@ from maskjet.masks import coco_rle
 from maskjet.outputs.lines import digest
 from maskjet.parity.check import ChangedImage, severity
 from maskjet.parity.pair import Difference, DifferenceKind, box_iou
-from maskjet.parity.record import Record
+from maskjet.parity.record import ImageRecord
 
 ONLY_EXPECTED, ONLY_ACTUAL = (255, 64, 64), (64, 160, 255)
 """RGB colours of what only the expected variant, and only the actual one, has found."""
@@ -94,15 +94,14 @@ class WorstImage:
 
 
 def open_worst(
-    worst: Sequence[ChangedImage], expected: Record, actual: Record, images: Iterable[Image]
+    worst: Iterable[tuple[ChangedImage, ImageRecord, ImageRecord]], images: Iterable[Image]
 ) -> Iterator[DifferingImage]:
-    """Pair the images that differ most (`rank_images`), read one by one, with what was found on them.
+    """Join the images that differ most, read one by one, with what was expected and found on them.
 
     Raises:
         InputError: An image is not that of the records, pixel for pixel.
     """
-    for changed, image in zip(worst, images, strict=True):
-        one, other = expected.images[changed.number], actual.images[changed.number]
+    for (changed, one, other), image in zip(worst, images, strict=True):
         if image.shape[:2] != one.found.image_size or digest(image) != one.digest:
             raise InputError(f"images must be those of the records, {changed.name!r} has other pixels.")
         yield DifferingImage(changed, image, one.found, other.found)
