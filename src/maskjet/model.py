@@ -104,6 +104,7 @@ class Model:
         self.spec = network.spec
         self.config = config
         self.weights_digest: str | None = None
+        """Digest of the weights as they were loaded; None unless `open_model` was asked for it."""
         self._load_again: Callable[[], Model] | None = None
         common = self.spec.threshold if threshold is None else threshold
         self._choices = Choices(self.spec, common, classes, config.max_detections)

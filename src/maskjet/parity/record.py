@@ -22,7 +22,7 @@ from maskjet.detections import Detections, coco_annotations
 from maskjet.errors import InputError, SourceError, translate_errors
 from maskjet.host.files import replacing
 from maskjet.host.machine import describe_machine
-from maskjet.host.printing import as_utf8
+from maskjet.host.printing import as_utf8, printable
 from maskjet.model import Model
 from maskjet.outputs.lines import digest, first_line, last_line, line
 from maskjet.sources.frames import Frame
@@ -208,7 +208,7 @@ def _check_about(about: dict[str, Any], path: Path) -> dict[str, Any]:
     _expect(about.get("format") == _FORMAT, f"its first line must have the format {_FORMAT!r}")
     _check_depth(about)
     json.dumps(about, allow_nan=False)  # raises on NaN and infinity
-    name = about.get("name", as_utf8(path.stem))
+    name = about.get("name", printable(path.stem))
     _expect(isinstance(name, str) and name and name.isprintable(), "name must be in printable characters")
     classes, thresholds = about["classes"], about["thresholds"]
     names = [*classes.values(), *thresholds]
