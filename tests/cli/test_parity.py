@@ -162,4 +162,10 @@ def test_what_is_no_record_is_told(gate):
     code, out, err = gate("a.jsonl one.jsonl --check")
     assert (code, out) == (3, "")
     assert "maskjet: 'a.jsonl' must be a record that maskjet run --record wrote, it is not: its first line" in err
-    assert gate("nowhere.jsonl one.jsonl --check")[0] == 3
+    for words, message in (
+        ("nowhere.jsonl one.jsonl", "'nowhere.jsonl' must be a record, there is no such file"),
+        ("one.jsonl less.jsonl --annotations images", "--annotations must be a folder with"),
+        ("one.jsonl less.jsonl --images nowhere --report page.html", "--images must exist, 'nowhere' does not"),
+    ):
+        code, _, err = gate(f"{words} --check")
+        assert (code, message in err) == (3, True), err

@@ -15,9 +15,8 @@ from typer.core import TyperCommand
 _OTHER_NAMES = {
     "size_hw": "size",
     "class_map": "map",
-    "data": "coco_dir",
+    "data": "annotations",
     "source": "images",
-    "confidences": "confidence",
     "seconds": "segment_seconds",
     "images": "segment_images",
 }
