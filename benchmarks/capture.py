@@ -151,10 +151,11 @@ class _Recorder:
         for name, choice in self._steps.choices.items():
             self._steps.choices[name] = replace(choice, run=self._recorded(name, choice.run))
 
-    def _recorded(self, name: str, run: Callable[..., Any]) -> Callable[..., None]:
-        def record(*given: Any, out: Any, **options: Any) -> None:
-            run(*given, out=out, **options)
-            self._calls[name] = given, out
+    def _recorded(self, name: str, run: Callable[..., Any]) -> Callable[..., Any]:
+        def record(*given: Any, **options: Any) -> Any:
+            returned = run(*given, **options)
+            self._calls[name] = given, options.get("out", returned)
+            return returned
 
         return record
 
@@ -164,8 +165,7 @@ class _Recorder:
         self._slot.result()
         _, inputs = self._calls["preprocess"]
         (logits, boxes, _), selection = self._calls["select"]
-        (mask_logits, _, _), encoded = self._calls["encode_masks"]
-        (strings,) = encoded.on_host
+        (mask_logits, _, _), (strings,) = self._calls["encode_masks"]
         rows = torch.unique(selection.queries()[0])
         _, png = cv2.imencode(".png", image)  # RGB instead of OpenCV's BGR, and RGB again when read
         return {

@@ -98,7 +98,7 @@ def test_a_counter_of_edges_that_wrapped_around_breaks_nothing(found):
     buffers = encode.Buffers.allocate(1, 2, encode.count_blocks([size]), device)
     buffers.header[2] = found
     encode.launch(masks, given, SizeTable.of([size], device), buffers)
-    strings = encode.DeviceStrings.within(buffers, (masks, given, SizeTable.of([size], device)))
+    strings = encode.DeviceStrings(buffers, given=(masks, given, SizeTable.of([size], device)))
     ops.FALLBACKS.clear()
     found = [cut() for cut in strings.read(strings.keep(buffers.head.numpy()), 1)]
     assert ops.FALLBACKS["encode_masks: a mask with too many edges"] > 0
@@ -113,7 +113,7 @@ def test_strings_outlive_the_memory_that_they_came_in(at_once, monkeypatch):
     masks, size, device = masks_of(2, 3, 9, 9), (40, 50), torch.device("cpu")
     queries = [torch.tensor([1, 0, 1]), torch.tensor([2])]
     lead = 12
-    strings = encode.DeviceStrings(2, 3, size[1], device, lead=lead)
+    strings = encode.allocate(2, 3, size[1], device, lead=lead)
     table = SizeTable.of([size] * 2, device)
     encode.encode_masks(masks, mask_queries(queries, 2, 3, device), table, strings)
     strings.memory[:lead] = 5

@@ -86,7 +86,7 @@ def test_encode_stays_within_its_buffers(device):
     for name, whole in margins.items():
         assert (whole[:32] == 77).all(), name
         assert (whole[32 + inner[name].numel() :] == 77).all(), name
-    strings = [cut() for cut in encode.DeviceStrings.within(buffers).read(buffers.head.cpu().numpy(), 1)]
+    strings = [cut() for cut in encode.DeviceStrings(buffers).read(buffers.head.cpu().numpy(), 1)]
     assert strings == ops.encode_masks(masks, [given.query[0]], [size], implementation="reference")
 
 
@@ -151,7 +151,7 @@ def test_buffers_can_be_used_again(device):
         padded[0, : len(row)] = torch.tensor(row, device=device)
         given = MaskQueries(torch.tensor([len(row)], dtype=torch.int32, device=device), padded, 3)
         encode.launch(masks, given, SizeTable.of([size], masks.device), buffers)
-        strings = [cut() for cut in encode.DeviceStrings.within(buffers).read(buffers.head.cpu().numpy(), 1)]
+        strings = [cut() for cut in encode.DeviceStrings(buffers).read(buffers.head.cpu().numpy(), 1)]
         rows = [torch.tensor(row, dtype=torch.int64, device=device)]
         assert strings == ops.encode_masks(masks, rows, [size], implementation="reference")
 
@@ -259,7 +259,7 @@ def test_the_whole_path_is_captured_and_waits_for_nothing():
         assert selection.count.tolist() == [found]
         expected = ops.preprocess(frames, size=(312, 312), dtype=torch.float16, **NORMALISATION)
         assert torch.equal(inputs, expected)
-        strings = [cut() for cut in encode.DeviceStrings.within(buffers).read(buffers.head.cpu().numpy(), 1)]
+        strings = [cut() for cut in encode.DeviceStrings(buffers).read(buffers.head.cpu().numpy(), 1)]
         assert strings == ops.encode_masks(masks, selection, [size], implementation="reference")
 
 

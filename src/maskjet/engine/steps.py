@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from maskjet.config import EngineConfig, Step, torch_dtype
 from maskjet.detections import Detections, assemble
 from maskjet.engine.runtime import Runtime
 from maskjet.ops.canvas import Canvas, Region
-from maskjet.ops.encode_masks.strings import Cut, Strings
 from maskjet.ops.frame_table import NO_CHROMA, ROW, DeviceFrames, FrameTable, pack_row
 from maskjet.ops.memory import Scratch, pin
 from maskjet.ops.preprocess import check_frames
@@ -27,6 +26,9 @@ from maskjet.ops.select import check_rows
 from maskjet.ops.selection import MaskQueries, Selection, check_image_sizes
 from maskjet.postprocessing import Postprocessing
 from maskjet.spec import ModelSpec, TwoStageSpec
+
+if TYPE_CHECKING:
+    from maskjet.ops.encode_masks.triton import Cut, DeviceStrings
 
 WIDTH = 4096
 """Widest frames, averaged over a batch, in pixels, whose mask edges fit into a captured graph's buffers."""
@@ -189,7 +191,8 @@ class Work(ABC):
         self._preprocessing = steps.preprocessing()
         self._length, self._fields = Selection.length(batch, rows), Selection.slices(batch, rows)
         lead = 4 * (self._length + marks)
-        self.strings: Strings | None = None
+        self.strings: DeviceStrings | None = None
+        self._encoded: list[list[bytes]] | None = None  # strings of the last batch, if they were made on the host
         choice = steps.choices.get("encode_masks")
         if choice is not None and choice.allocate is not None:
             self.strings = choice.allocate(
@@ -229,8 +232,9 @@ class Work(ABC):
     def encode_masks(self, mask_logits: torch.Tensor, boxes: torch.Tensor | None = None) -> None:
         """Encode the selection's masks from logits [B, Q, h, w]; for `boxes` see `MaskQueries.boxes`."""
         queries = MaskQueries(self.selection.count, self.selection.query, mask_logits.shape[1], boxes)
+        out = {} if self.strings is None else {"out": self.strings}
         with self.steps.mark("encode_masks"):
-            self.steps.choices["encode_masks"].run(mask_logits, queries, self.frames.sizes, out=self.strings)
+            self._encoded = self.steps.choices["encode_masks"].run(mask_logits, queries, self.frames.sizes, **out)
 
     def read(self, copied: NDArray[np.uint8], images: int) -> list[Detections]:
         """Read the detections of the first `images` images from a host copy of the results.
@@ -238,13 +242,16 @@ class Work(ABC):
         `copied` is a finished copy of `results` on the host, and may be overwritten afterwards. Masks that did not fit
         into the buffers are encoded again on the current stream, which waits for the device.
         """
-        kept = copied.copy() if self.strings is None else self.strings.keep(copied)
+        strings = self.strings if self._encoded is None else None
+        kept = copied.copy() if strings is None else strings.keep(copied)
         words = kept[: 4 * self._length].view(np.int32)
         floats = words.view(np.float32)
         counts, _, class_ids, scores, corners = self._fields
         class_id, confidence, xyxy = words[class_ids], floats[scores], floats[corners].reshape(-1, 4)
         names, wanted = self.steps.spec.class_names, self.postprocess.current.max_detections
-        cuts = None if self.strings is None else self.strings.read(kept, images)
+        cuts: list[Cut] | None = None if strings is None else strings.read(kept, images)
+        if self._encoded is not None:
+            cuts = [partial(list, each) for each in self._encoded]
         found = []
         for image, count in enumerate(words[counts][:images].tolist()):
             size_hw, start = self.frames.sizes.hw[image], image * self._rows

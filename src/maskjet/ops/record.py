@@ -25,11 +25,11 @@ class Variant:
 
     run: Callable[..., Any]
     """The implementation. All implementations of an op take the same arguments and return the same type, or write to
-    `out`."""
+    `out`, if it is given."""
     refuse: Callable[[torch.Tensor], str | None] = lambda _: None
     """Takes the op's first tensor; returns why this implementation can't serve its device or dtype, or None."""
     allocate: Callable[..., Any] | None = None
-    """Allocates `out` for `run`, for ops whose implementations need outputs of different types."""
+    """Allocates `out` for `run`, if it can leave its results on the device for later; None if it returns them."""
 
 
 @dataclass(frozen=True)

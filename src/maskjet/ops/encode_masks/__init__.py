@@ -12,7 +12,6 @@ from maskjet.config import Implementation
 from maskjet.errors import InputError, translate_errors
 from maskjet.ops.canvas import Canvas, check_canvases
 from maskjet.ops.encode_masks import cpu, reference
-from maskjet.ops.encode_masks.strings import Strings
 from maskjet.ops.gpu import make_op
 from maskjet.ops.paste_masks import check_masks
 from maskjet.ops.record import FLOATS, Variant, describe, needs_cpu
@@ -89,8 +88,8 @@ def _check_boxes(boxes: Sequence[torch.Tensor] | torch.Tensor, queries: MaskQuer
 
 RECORD = make_op(
     encode_masks,
-    Variant(reference.encode_masks, allocate=Strings),
+    Variant(reference.encode_masks),
     dtypes=FLOATS,
-    cpu=Variant(cpu.encode_masks, needs_cpu, Strings),
-    allocate="DeviceStrings",
+    cpu=Variant(cpu.encode_masks, needs_cpu),
+    allocate="allocate",
 )

@@ -18,7 +18,6 @@ from maskjet.jit import Ints, compiled
 from maskjet.masks.coco_rle import BYTES_PER_COUNT, write_string
 from maskjet.ops.canvas import Canvas
 from maskjet.ops.encode_masks.reference import encode_dense
-from maskjet.ops.encode_masks.strings import Strings
 from maskjet.ops.interpolation import SMALL, Taps, blend, taps, taps_at, taps_from
 from maskjet.ops.paste_masks.reference import LARGEST, finite, show
 from maskjet.ops.selection import MaskQueries, SizeTable
@@ -26,9 +25,7 @@ from maskjet.ops.selection import MaskQueries, SizeTable
 Floats = NDArray[np.float32]
 
 
-def encode_masks(
-    mask_logits: torch.Tensor, queries: MaskQueries, sizes: SizeTable, out: Strings | None = None
-) -> list[list[bytes]]:
+def encode_masks(mask_logits: torch.Tensor, queries: MaskQueries, sizes: SizeTable) -> list[list[bytes]]:
     """Encode masks of [B, Q, h, w]; see `ops.encode_masks`."""
     encoded = []
     for image, (rows, (height, width), canvas) in enumerate(zip(queries.rows(), sizes.hw, sizes.canvases, strict=True)):
@@ -42,8 +39,6 @@ def encode_masks(
         else:
             strings = _encode(mask_logits[image].detach(), distinct, (height, width), canvas)
         encoded.append([strings[i] for i in place.tolist()])
-    if out is not None:
-        out.on_host = encoded
     return encoded
 
 

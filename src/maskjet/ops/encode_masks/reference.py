@@ -8,22 +8,15 @@ import torch
 
 from maskjet import limits
 from maskjet.masks import coco_rle
-from maskjet.ops.encode_masks.strings import Strings
 from maskjet.ops.paste_masks.reference import paste_masks, upsample
 from maskjet.ops.selection import MaskQueries, SizeTable
 
 
-def encode_masks(
-    mask_logits: torch.Tensor, queries: MaskQueries, sizes: SizeTable, out: Strings | None = None
-) -> list[list[bytes]]:
+def encode_masks(mask_logits: torch.Tensor, queries: MaskQueries, sizes: SizeTable) -> list[list[bytes]]:
     """Encode masks of [B, Q, h, w]; see `ops.encode_masks`."""
-    if queries.boxes is None:
-        encoded = [encode_dense(masks) for masks, _ in paste_masks(mask_logits, queries, sizes)]
-    else:
-        encoded = _encode_in_boxes(mask_logits, queries, queries.boxes, sizes)
-    if out is not None:
-        out.on_host = encoded
-    return encoded
+    if queries.boxes is not None:
+        return _encode_in_boxes(mask_logits, queries, queries.boxes, sizes)
+    return [encode_dense(masks) for masks, _ in paste_masks(mask_logits, queries, sizes)]
 
 
 def _encode_in_boxes(

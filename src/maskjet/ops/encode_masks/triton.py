@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
@@ -36,7 +36,6 @@ from numpy.typing import NDArray
 from maskjet.masks.coco_rle import BYTES_PER_COUNT
 from maskjet.ops.encode_masks import cpu
 from maskjet.ops.encode_masks.kernels import COUNTERS, FIELDS, NO_MASK, find_edges_kernel, write_strings_kernel
-from maskjet.ops.encode_masks.strings import Cut, Strings
 from maskjet.ops.gpu import Launcher, on_device
 from maskjet.ops.memory import Scratch
 from maskjet.ops.record import FALLBACKS
@@ -60,6 +59,9 @@ _MOST_PROGRAMS = 65535  # CUDA's limit along the second and third axis of a grid
 _COUNTERS, _FIELDS, _NO_MASK = (int(constant.value) for constant in (COUNTERS, FIELDS, NO_MASK))
 _find_edges, _find_edges_of_many = (Launcher(find_edges_kernel, num_warps=warps) for warps in (4, 2))
 _write_strings = Launcher(write_strings_kernel, num_warps=16)
+
+Cut = Callable[[], list[bytes]]
+"""Returns an image's COCO strings; may be called repeatedly, from any thread."""
 
 
 @dataclass
@@ -127,19 +129,21 @@ class Buffers:
 
 
 def encode_masks(
-    mask_logits: torch.Tensor, queries: MaskQueries, sizes: SizeTable, out: Strings | None = None
+    mask_logits: torch.Tensor, queries: MaskQueries, sizes: SizeTable, out: DeviceStrings | None = None
 ) -> list[list[bytes]] | None:
-    """Encode masks of [B, Q, h, w]; see `ops.encode_masks`. With `out` given, never waits and returns None."""
+    """Encode masks of [B, Q, h, w]; see `ops.encode_masks`.
+
+    With `out` given, it never waits and returns None, unless the masks are too large for it.
+    """
     batch, masks = queries.query.shape
     if not batch or not masks:
         return [[] for _ in sizes.hw]
-    if isinstance(out, DeviceStrings):
-        out.given, out.on_host = (mask_logits, queries, sizes), None
+    if out is not None:
+        out.given = mask_logits, queries, sizes
     if (reason := _why_too_large(mask_logits, masks, sizes.hw)) is not None:
         (FALLBACKS if out is None else out.fallbacks)[f"encode_masks: {reason}"] += batch
-        return cpu.encode_masks(mask_logits.cpu(), queries.to(torch.device("cpu")), sizes, out)
+        return cpu.encode_masks(mask_logits.cpu(), queries.to(torch.device("cpu")), sizes)
     if out is not None:
-        assert isinstance(out, DeviceStrings)
         launch(mask_logits, queries, sizes, out.buffers)
         return None
     blocks = triton.next_power_of_2(count_blocks(sizes.hw))  # a power of two: few buffer sizes serve all images
@@ -148,7 +152,7 @@ def encode_masks(
     host.copy_(buffers.head, non_blocking=True)
     if mask_logits.is_cuda:
         torch.cuda.current_stream(mask_logits.device).synchronize()
-    strings = DeviceStrings.within(buffers, (mask_logits, queries, sizes))
+    strings = DeviceStrings(buffers, given=(mask_logits, queries, sizes))
     return [cut() for cut in strings.read(strings.keep(host.numpy()), batch)]
 
 
@@ -245,52 +249,55 @@ def _header_length(batch: int, masks: int) -> int:
     return _COUNTERS + batch + _FIELDS * batch * masks
 
 
-class DeviceStrings(Strings):
-    """Output buffers of `encode_masks` on a GPU, filled by `launch`; arguments as for `Strings`."""
+def allocate(
+    batch: int,
+    masks: int,
+    width: int,
+    device: torch.device,
+    *,
+    lead: int = 0,
+    fallbacks: Counter[str] = FALLBACKS,
+    scratch: Scratch | None = None,
+) -> DeviceStrings:
+    """Allocate output buffers of `encode_masks` for images that are `width` pixels wide on average.
+
+    The `lead` bytes at the start of their memory, a multiple of 4, are the caller's. Others may use the scratch memory
+    between batches; None for memory of its own.
+    """
+    memory = torch.empty(lead + Buffers.size_of_packed(batch, masks), dtype=torch.uint8, device=device)
+    blocks = batch * triton.cdiv(width, _COLUMNS)
+    buffers = Buffers.allocate(batch, masks, blocks, device, packed=memory[lead:], scratch=scratch)
+    return DeviceStrings(buffers, memory[: lead + len(buffers.head)], fallbacks)
+
+
+class DeviceStrings:
+    """Output buffers of `encode_masks` on a GPU, filled by `launch`, and the strings in a host copy of them."""
 
     def __init__(
         self,
-        batch: int,
-        masks: int,
-        width: int,
-        device: torch.device,
-        *,
-        lead: int = 0,
+        buffers: Buffers,
+        memory: torch.Tensor | None = None,
         fallbacks: Counter[str] = FALLBACKS,
-        scratch: Scratch | None = None,
+        given: tuple[torch.Tensor, MaskQueries, SizeTable] | None = None,
     ) -> None:
-        memory = torch.empty(lead + Buffers.size_of_packed(batch, masks), dtype=torch.uint8, device=device)
-        blocks = batch * triton.cdiv(width, _COLUMNS)
-        buffers = Buffers.allocate(batch, masks, blocks, device, packed=memory[lead:], scratch=scratch)
-        self._hold(buffers, lead, fallbacks)
-        self._blocks = blocks
-        self.memory = memory[: lead + len(self.buffers.head)]
-
-    @staticmethod
-    def within(buffers: Buffers, given: tuple[torch.Tensor, MaskQueries, SizeTable] | None = None) -> DeviceStrings:
-        """Wrap given buffers; the strings are read from a host copy of `buffers.head`."""
-        strings = DeviceStrings.__new__(DeviceStrings)
-        strings._hold(buffers, 0, FALLBACKS)
-        strings.memory, strings.given = buffers.head, given
-        return strings
-
-    def _hold(self, buffers: Buffers, lead: int, fallbacks: Counter[str]) -> None:
         self.buffers, self.fallbacks = buffers, fallbacks
-        self.on_host = None
-        self.given: tuple[torch.Tensor, MaskQueries, SizeTable] | None = None
+        self.given = given
         """Arguments of the last `launch`, for masks that did not fit."""
-        self._lead, self._header_bytes = lead, buffers.header.nbytes
+        self.memory = buffers.head if memory is None else memory
+        """uint8, ending with `buffers.head`: the caller copies it to the host and gives the copy to `keep`."""
+        self._lead, self._header_bytes = len(self.memory) - len(buffers.head), buffers.header.nbytes
 
     def fits(self, sizes_hw: Sequence[tuple[int, int]]) -> bool:
-        """Whether a captured launch can serve images of these sizes; see `Strings`."""
+        """Whether a captured launch can serve images of these sizes, (height, width) in pixels."""
         masks = self.buffers.shape[1]
-        has_room = count_blocks(sizes_hw) <= self._blocks
+        has_room = count_blocks(sizes_hw) * masks <= len(self.buffers.segments)
         return has_room and (self.given is None or _why_too_large(self.given[0], masks, sizes_hw) is None)
 
     def keep(self, copied: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Copy header and strings; waits for the device if the first copy is incomplete. See `Strings.keep`."""
-        if self.on_host is not None:
-            return super().keep(copied[: self._lead])
+        """Copy the used bytes of a finished host copy of `memory`, which may be overwritten on return.
+
+        Waits for the device if that copy lacks strings.
+        """
         used = copied[self._lead : self._lead + 4].view(np.uint32).item()
         end = self._lead + min(self._header_bytes + used, self.buffers.packed.nbytes)
         if end <= len(copied):
@@ -300,9 +307,11 @@ class DeviceStrings(Strings):
         return np.append(copied, rest.cpu().numpy())
 
     def read(self, kept: NDArray[np.uint8], images: int) -> list[Cut]:
-        """See `Strings.read`; re-encodes masks that did not fit, which waits for the device."""
-        if self.on_host is not None:
-            return super().read(kept, images)
+        """Return a function per image, for the first `images`, at least 1, that makes its strings.
+
+        `kept` is the result of `keep`, and must not change afterwards. Masks that did not fit are encoded again, which
+        waits for the device.
+        """
         batch, masks = self.buffers.shape
         packed = kept[self._lead :]
         words, strings = packed[: self._header_bytes].view(np.int32), packed[self._header_bytes :]
@@ -339,7 +348,7 @@ class DeviceStrings(Strings):
             packed = torch.empty(room, dtype=torch.uint8, device=device)
             buffers = Buffers.allocate(1, 1, count_blocks([size]), device, edges=edges, packed=packed)
             launch(mask_logits[image : image + 1], queries.only(image, slot), sizes.only(image), buffers)
-            (cut,) = DeviceStrings.within(buffers).read(packed.cpu().numpy(), 1)
+            (cut,) = DeviceStrings(buffers).read(packed.cpu().numpy(), 1)
             (remade[image, slot],) = cut()
         return remade
 
