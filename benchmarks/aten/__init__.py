@@ -14,7 +14,7 @@ from benchmarks.aten.capture import Detections, Program, capture
 from benchmarks.aten.nms_topk import FOLD as FOLD_NMS
 from benchmarks.aten.pooler import GATHER as GATHER_LEVELS
 from benchmarks.aten.pooler import PICK as PICK_LEVELS
-from maskjet.networks.torchvision.layers.rewriting import Rewrite, Rewritten
+from maskjet.networks.torchvision.layers.rewriting import Rewrite
 
 __all__ = [
     "FOLD_NMS",
@@ -23,6 +23,5 @@ __all__ = [
     "Detections",
     "Program",
     "Rewrite",
-    "Rewritten",
     "capture",
 ]

@@ -68,25 +68,21 @@ def _anchors(graph: Graph) -> Iterator[Node]:
     return (node for node in graph.nodes if calls(node, BATCHED_NMS))
 
 
-def _match(nms: Node) -> Callable[[], None] | str:
+def _match(nms: Node) -> Callable[[], None] | None:
     given = arguments(nms)
     slices = [user for user in nms.users if calls(user, torch.ops.aten.slice.Tensor)]
     if len(slices) != 1:
-        return f"its result is sliced {len(slices)} times, not once"
+        return None
     cut = arguments(slices[0])
     if cut["dim"] != 0 or cut["start"] not in (None, 0) or cut["step"] != 1:
-        return f"the slice is {cut['start']}:{cut['end']}:{cut['step']} of dimension {cut['dim']}, not the first k"
+        return None
     count = cut["end"]
     if not isinstance(count, int) or not 1 <= count < sys.maxsize:
-        return f"the slice ends at {count}, not at a positive constant"
-    for user in nms.users:
-        if user is not slices[0] and not _is_size_below(user, count):
-            return f"{user.name} uses more of its result than the first {count}"
-    dtype = given["boxes"].meta["val"].dtype
-    if dtype != torch.float32:
-        return f"the boxes are {dtype}, not torch.float32"
-    if not 0 <= given["iou_threshold"] <= 1:
-        return f"the threshold is {given['iou_threshold']}, not 0..1"
+        return None
+    if not all(user is slices[0] or _is_size_below(user, count) for user in nms.users):
+        return None
+    if given["boxes"].meta["val"].dtype != torch.float32 or not 0 <= given["iou_threshold"] <= 1:
+        return None
     return partial(_replace, nms, slices[0], count)
 
 

@@ -14,7 +14,6 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -130,58 +129,51 @@ def _users(node: Node, *known: Node) -> list[Node]:
     return [user for user in node.users if user not in ignored]
 
 
-def _match(zeros: Node, replace: Callable[[Graph, _Loop], None]) -> Callable[[], None] | str:
+def _match(zeros: Node, replace: Callable[[Graph, _Loop], None]) -> Callable[[], None] | None:
     writes, levels = [zeros], list[_Level]()
     while (write := _next_write(writes[-1])) is not None:
         level = _match_level(write)
-        if isinstance(level, str):
-            return f"{write.name}: {level}"
+        if level is None:
+            return None
         writes.append(write)
         levels.append(level)
-    if not levels:
-        return f"its users are {' and '.join(user.name for user in _users(zeros))}, not one index_put_ into it"
-    if [level.number for level in levels] != list(range(len(levels))):
-        return f"its levels are {[level.number for level in levels]}, not 0, 1 and so on"
-    for one, other in pairwise(levels):
-        if (one.levels, one.rois, one.options) != (other.levels, other.rois, other.options):
-            return f"level {other.number} takes other boxes, other levels or another size than level {one.number}"
-    return _check_result(zeros, levels) or partial(replace, zeros.graph, _Loop(tuple(levels), tuple(writes)))
+    if not levels or [level.number for level in levels] != list(range(len(levels))):
+        return None
+    if len({(level.levels, level.rois, level.options) for level in levels}) > 1 or not _is_whole(zeros, levels):
+        return None
+    return partial(replace, zeros.graph, _Loop(tuple(levels), tuple(writes)))
 
 
-def _check_result(zeros: Node, levels: Sequence[_Level]) -> str | None:
-    """The reason why the zeros differ in size or dtype from `roi_align` of all boxes; None if they agree."""
+def _is_whole(zeros: Node, levels: Sequence[_Level]) -> bool:
+    """Whether the zeros have the size and dtype of `roi_align` of all boxes."""
     first, written = levels[0], zeros.meta["val"]
     features = [level.feature.meta["val"] for level in levels]
-    for feature in features:
-        if feature.dtype != written.dtype:
-            return f"a feature map is {feature.dtype}, the zeros are {written.dtype}"
     # Sizes may be symbolic, and comparing them would demand their values; equal expressions are equal sizes.
     shape = [str(size) for size in written.shape]
     pooled = [str(size) for size in (first.rois.meta["val"].shape[0], features[0].shape[1], *first.options[:2])]
-    return None if shape == pooled else f"the zeros are {' × '.join(shape)}, the boxes pooled {' × '.join(pooled)}"
+    return shape == pooled and all(feature.dtype == written.dtype for feature in features)
 
 
-def _match_level(write: Node) -> _Level | str:
-    """Match one level, backwards from its index_put_; a string is the reason why it does not match."""
+def _match_level(write: Node) -> _Level | None:
+    """Match one level, backwards from its index_put_; None if it does not match."""
     given = arguments(write)
     pooled, indices = given["values"], given["indices"]
     is_cast = calls(pooled, _aten.to.dtype)
     aligned = pooled.args[0] if is_cast else pooled
     if given["accumulate"] or len(indices) != 1 or not calls(aligned, _ROI_ALIGN):
-        return "it does not write roi_align's result to indexed rows"
+        return None
     align = arguments(aligned)
     chosen, index = indices[0], align["rois"]
     if not calls(index, _aten.index.Tensor) or index.args[1] != [chosen]:
-        return "roi_align does not take the boxes of the written rows"
+        return None
     if not calls(chosen, operator.getitem) or not calls(where := chosen.args[0], _aten.where.default):
-        return "the written rows are not from a where"
+        return None
     equal = where.args[0]
     if not calls(equal, _aten.eq.Scalar):
-        return "the where does not compare levels with a constant"
+        return None
     nodes = (equal, where, chosen, index, aligned, *([pooled] if is_cast else []))
-    for node in nodes:
-        if others := _users(node, *nodes, write):
-            return f"{node.name} is used by {others[0].name}, too"
+    if any(_users(node, *nodes, write) for node in nodes):
+        return None
     return _Level(
         number=equal.args[1],
         levels=equal.args[0],

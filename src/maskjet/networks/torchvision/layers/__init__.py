@@ -16,7 +16,7 @@ from maskjet.host.process import convolutions_in_tf32
 from maskjet.networks.torchvision.layers.biases import JOIN
 from maskjet.networks.torchvision.layers.folding import FOLD, is_norm
 from maskjet.networks.torchvision.layers.fusing import FUSE
-from maskjet.networks.torchvision.layers.rewriting import Rewrite, Rewritten
+from maskjet.networks.torchvision.layers.rewriting import Rewrite
 from maskjet.networks.torchvision.layers.upsampling import ADD
 
 REWRITES: tuple[Rewrite, ...] = (FOLD, JOIN, FUSE, ADD)
@@ -30,7 +30,7 @@ class _Tracer(torch.fx.Tracer):
 
 
 @torch.no_grad()
-def rewrite_layers(module: nn.Module, example: torch.Tensor) -> tuple[nn.Module, tuple[Rewritten, ...]]:
+def rewrite_layers(module: nn.Module, example: torch.Tensor) -> tuple[nn.Module, dict[str, int]]:
     """Apply `REWRITES` to a copy of a module.
 
     Args:
@@ -39,8 +39,8 @@ def rewrite_layers(module: nn.Module, example: torch.Tensor) -> tuple[nn.Module,
             in-place changes of a tensor that is read again.
 
     Returns:
-        The replacement and the outcome of each rewrite; the module itself and nothing if it can't be traced, or if
-        its trace computes something else.
+        The replacement, and how often each rewrite matched; the module itself and nothing if it can't be traced, or
+        if its trace computes something else.
     """
     with convolutions_in_tf32(is_allowed=False):
         try:
@@ -49,12 +49,12 @@ def rewrite_layers(module: nn.Module, example: torch.Tensor) -> tuple[nn.Module,
             traced.graph.eliminate_dead_code()  # remove the tracer's unused parameter reads
             traced.recompile()
         except Exception:  # user code may raise anything on a proxy or an example
-            return module, ()
-        reports = tuple(rewrite.apply(traced) for rewrite in REWRITES)
+            return module, {}
+        matches = {rewrite.name: rewrite.apply(traced) for rewrite in REWRITES}
         traced.graph.eliminate_dead_code()
         traced.recompile()
         traced.delete_all_unused_submodules()
-        return (traced, reports) if _is_close(traced(example.clone()), expected) else (module, ())
+        return (traced, matches) if _is_close(traced(example.clone()), expected) else (module, {})
 
 
 def _is_close(actual: Any, expected: Any) -> bool:

@@ -18,14 +18,12 @@ def _anchors(graph: Graph) -> Iterator[Node]:
     return (node for node in graph.nodes if terms_of(node) is not None)
 
 
-def _match(added: Node) -> Callable[[], None] | str:
+def _match(added: Node) -> Callable[[], None] | None:
     first, second = (sole_convolution(term) for term in terms_of(added) or ())
-    if first is None or second is None:
-        return "one of its terms is not a convolution that nothing else reads"
+    if first is None or second is None or first.out_channels != second.out_channels:
+        return None
     if first.bias is None or second.bias is None:
-        return "one of its convolutions has no bias"
-    if first.out_channels != second.out_channels:
-        return f"one has {first.out_channels} channels, the other {second.out_channels}"
+        return None
     kept, joined = first.bias, second.bias
 
     def replace() -> None:

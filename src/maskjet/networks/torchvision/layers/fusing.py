@@ -100,18 +100,16 @@ def _anchors(graph: Graph) -> Iterator[Node]:
             yield node
 
 
-def _match(relu: Node) -> Callable[[], None] | str:
+def _match(relu: Node) -> Callable[[], None] | None:
     before = relu.args[0]
     assert isinstance(before, Node)
     if _is_convolution(before):
         return partial(_replace, [relu, before])
     terms = terms_of(before)
     if terms is None or len(before.users) != 1:
-        return "it follows neither a convolution nor a sum that nothing else reads"
-    for term in terms:
-        if _is_convolution(term):
-            return partial(_replace, [relu, before, term])
-    return "no term of the sum is a convolution that can be fused and that nothing else reads"
+        return None
+    term = next(filter(_is_convolution, terms), None)
+    return None if term is None else partial(_replace, [relu, before, term])
 
 
 def _is_convolution(node: Node) -> bool:

@@ -1,4 +1,4 @@
-"""Rewrite a graph: find the pattern, replace, report."""
+"""Rewrite a graph: find the pattern, and replace it."""
 
 from __future__ import annotations
 
@@ -11,43 +11,24 @@ from torch.fx import Graph, GraphModule, Node
 
 
 @dataclass(frozen=True)
-class Rewritten:
-    """The outcome of a rewrite of a graph."""
-
-    rewrite: str
-    """Name of the rewrite."""
-    matches: int
-    """Number of matches that were rewritten."""
-    skipped: tuple[str, ...]
-    """Anchors that did not match, one line each, with the reason."""
-
-
-@dataclass(frozen=True)
 class Rewrite:
     """A pattern of ATen operators or of modules in a graph, and its replacement."""
 
     name: str
-    """Name of the rewrite, for reports."""
+    """Name of the rewrite."""
     anchors: Callable[[Graph], Iterable[Node]]
     """Finds the nodes at which the pattern may start."""
-    match: Callable[[Node], Callable[[], None] | str]
-    """Checks an anchor; returns a function that rewrites its match, or the reason why it does not match."""
+    match: Callable[[Node], Callable[[], None] | None]
+    """Checks an anchor; returns a function that rewrites its match, or None if it does not match."""
 
-    def apply(self, module: GraphModule) -> Rewritten:
-        """Rewrite every match in a graph, in place, once all are found."""
-        found: list[Callable[[], None]] = []
-        skipped: list[str] = []
-        for anchor in list(self.anchors(module.graph)):
-            match = self.match(anchor)
-            if isinstance(match, str):
-                skipped.append(f"{anchor.name}: {match}")
-            else:
-                found.append(match)
+    def apply(self, module: GraphModule) -> int:
+        """Rewrite every match in a graph, in place, once all are found; returns how many there were."""
+        found = list(filter(None, map(self.match, self.anchors(module.graph))))
         for replace in found:
             replace()
         module.graph.lint()
         module.recompile()
-        return Rewritten(self.name, len(found), tuple(skipped))
+        return len(found)
 
 
 def calls(node: Any, target: Any) -> bool:

@@ -43,20 +43,20 @@ def _anchors(graph: Graph) -> Iterator[Node]:
     return (node for node in graph.nodes if calls(node, F.interpolate))
 
 
-def _match(interpolate: Node) -> Callable[[], None] | str:
+def _match(interpolate: Node) -> Callable[[], None] | None:
     options = {name: given for name, given in interpolate.kwargs.items() if given not in (None, False)}
     if len(interpolate.args) != 1 or options.keys() != {"size", "mode"} or options["mode"] != "nearest":
-        return "it does not enlarge to a size by the nearest pixel"
+        return None
     if len(interpolate.users) != 1:
-        return f"it is read {len(interpolate.users)} times, not once"
+        return None
     (added,) = interpolate.users
     terms = terms_of(added)
     if terms is None:
-        return "it is not added to features"
+        return None
     fine = terms[0] if terms[1] is interpolate else terms[1]
     shape = _shape_of(options["size"])
     if shape is None or shape.args[0] is not fine:
-        return "its size is not that of the features it is added to"
+        return None
     is_read_here = fine.users.keys() == {added, shape} and len(shape.users) == 1
     bias_of = sole_convolution(fine, users=2) if is_read_here else None
 
