@@ -5,7 +5,6 @@ import torch
 from torchvision.ops import MultiScaleRoIAlign
 
 from maskjet import ops
-from maskjet.errors import InputError
 from tests.ops.cases import CHECKS
 from tests.ops.serving import on_cpu
 from tests.rounding import rounding
@@ -84,32 +83,6 @@ def test_images_have_their_own_features():
     for image in range(3):
         alone = ops.roi_align(found[image][None], [f[image][None] for f in features], scales=SCALES, size=2)
         assert torch.equal(together[image], alone)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"features": []}, r"features must have 1\.\.4 levels, got 0"),
-        ({"features": torch.zeros(1, 2, 3, 3)}, "boxes must be a tensor, and features a list of tensors, .* Tensor"),
-        ({"features": [None]}, r"features\[0\] must be a tensor, got NoneType"),
-        ({"features": [torch.zeros(1, 2, 3)]}, r"features\[0\] must be .*, got float32 \[1, 2, 3\] on cpu"),
-        (
-            {"features": [torch.zeros(1, 2, 8, 8), torch.zeros(1, 3, 4, 4)]},
-            r"features\[1\] must be .* of one type, batch and device, got float32 \[1, 3, 4, 4\]",
-        ),
-        ({"boxes": torch.zeros(2, 5, 4)}, r"boxes must be float32 \[1, N, 4\] on cpu, got float32 \[2, 5, 4\]"),
-        ({"boxes": torch.zeros(1, 5, 4, device="meta")}, r"boxes must be float32 \[1, N, 4\] on cpu, got .* on meta"),
-        ({"scales": (1, 0.5)}, r"scales must be one power of two per level, 1, each half .*, got \(1, 0\.5\)"),
-        ({"scales": (0.0,)}, "scales must be one power of two"),
-        ({"scales": ("a",)}, "scales must be numbers, one per level"),
-        ({"size": 0}, "size must be a whole number of at least 1, got 0"),
-        ({"size": True}, "size must be a whole number of at least 1, got True"),
-    ],
-)
-def test_what_is_wrong_is_named(changes, message):
-    inputs = {"boxes": torch.zeros(1, 5, 4), "features": [torch.zeros(1, 2, 8, 8)], "scales": (0.25,), "size": 3}
-    with pytest.raises(InputError, match=message):
-        ops.roi_align(**{**inputs, **changes})
 
 
 @pytest.mark.gpu
