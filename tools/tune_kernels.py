@@ -22,6 +22,7 @@ from unittest.mock import patch
 
 import torch
 
+from benchmarks.network import capture, time_graph
 from benchmarks.workloads import GPU_WORKLOADS, WORKLOADS, projections, to_device
 from maskjet.host.machine import describe_machine
 from maskjet.ops.attention.triton import Blocks
@@ -50,22 +51,8 @@ def launcher(module, name, warps):
 
 def time_us(calls):
     """GPU time of one of the calls, in a graph of all."""
-    for call in calls:
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
-    times = []
-    for _ in range(REPLAYS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(1000 * begin.elapsed_time(end) / len(calls))
-    return statistics.median(times)
+    graph = capture(lambda: [call() for call in calls])
+    return 1000 * time_graph(graph, REPLAYS) / len(calls)
 
 
 def inputs_of(op, workload):
@@ -161,12 +148,8 @@ def tune_encode(size):
                 for given, query, buffer in zip(inputs, queries, buffers, strict=True)
             ]
             spent = time_us(calls)
-            strings = encode.read(buffers[0].head.cpu().numpy(), buffers[0], 1)
-            yield (
-                f"{columns} columns × {rows} rows, {find} warps; {tile} counts, {write} warps",
-                spent,
-                strings.by_image({}),
-            )
+            (cut,) = encode.DeviceStrings(buffers[0]).read(buffers[0].head.cpu().numpy(), 1)
+            yield f"{columns} columns × {rows} rows, {find} warps; {tile} counts, {write} warps", spent, cut()
 
 
 def tune_network(op, workload, choices):
