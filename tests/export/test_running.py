@@ -310,7 +310,7 @@ def test_cuda_runs_on_a_stream_that_both_sides_wait_for(exported, monkeypatch):
     monkeypatch.setattr("onnxruntime.InferenceSession", Session)
     monkeypatch.setattr(torch.cuda, "Stream", lambda _device: FakeStream(log, "own", 77))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: FakeStream(log, "current", 5))
-    session = in_onnxruntime.OnnxRuntimeSession(file, device)
+    session = in_onnxruntime.open_in_onnxruntime(file, device)
     chosen = {"device_id": "1", "user_compute_stream": "77", "use_tf32": "0"}
     providers = [("CUDAExecutionProvider", chosen), ("CPUExecutionProvider", {})]
     assert log.pop() == (str(file.path), providers)
@@ -328,7 +328,7 @@ def test_cuda_runs_on_a_stream_that_both_sides_wait_for(exported, monkeypatch):
 def test_cuda_needs_the_other_package(exported):
     file = read_network_file(Path(exported().path))
     with pytest.raises(UnsupportedError, match=r"'onnxruntime' on cuda:0 needs onnxruntime-gpu, .*without CUDA"):
-        in_onnxruntime.OnnxRuntimeSession(file, torch.device("cuda", 0))
+        in_onnxruntime.open_in_onnxruntime(file, torch.device("cuda", 0))
 
 
 @pytest.mark.slow

@@ -9,11 +9,11 @@ import torch
 
 from maskjet.config import EngineConfig, RuntimeName
 from maskjet.errors import InputError, UnsupportedError, translate_errors
-from maskjet.networks.exported.in_onnxruntime import OnnxRuntimeSession
-from maskjet.networks.exported.in_openvino import OpenVinoSession
+from maskjet.networks.exported.in_onnxruntime import open_in_onnxruntime
+from maskjet.networks.exported.in_openvino import open_in_openvino
 from maskjet.networks.exported.metadata import ONNX
 from maskjet.networks.exported.network_file import NetworkFile, read_network_file
-from maskjet.networks.exported.running import FileRuntime, Session
+from maskjet.networks.exported.running import FileRuntime
 from maskjet.networks.rfdetr.steps import OneStage
 from maskjet.networks.weights_file import check_is_file
 from maskjet.postprocessing import Postprocessing
@@ -69,7 +69,6 @@ def _open(file: NetworkFile, runtime: RuntimeName, device: torch.device) -> File
     name = fitting[0] if runtime == "auto" else runtime
     if name not in fitting:
         raise InputError(f"runtime must be one of {('auto', *fitting)} for {str(file.path)!r}, got {runtime!r}.")
-    session: Session
     with translate_errors(UnsupportedError, f"runtime={name!r} must be able to open {str(file.path)!r}, it is not"):
-        session = OpenVinoSession(file, device) if name == "openvino" else OnnxRuntimeSession(file, device)
+        session = (open_in_openvino if name == "openvino" else open_in_onnxruntime)(file, device)
     return FileRuntime(file, session, device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,16 +20,15 @@ time.
 """
 
 
-class Session(Protocol):
+class Session(NamedTuple):
     """An exported file opened by an inference runtime on a device."""
 
     name: str
     """Runtime, version and device, such as "ONNX Runtime 1.31.1 on the CPU, 2 threads"."""
     why_no_graph: str
     """Why calls can't be captured in a CUDA graph."""
-
-    def make_call(self) -> Call:
-        """Make a call with its own state, such as bindings."""
+    make_call: Callable[[], Call]
+    """Makes a call with its own state, such as bindings."""
 
 
 class FileRuntime:
