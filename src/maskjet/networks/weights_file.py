@@ -28,7 +28,7 @@ from maskjet import limits
 from maskjet.checks import shown
 from maskjet.errors import CheckpointError, InputError, translate_errors
 from maskjet.host.printing import sanitise
-from maskjet.networks.foreign_files import describe, describe_archive
+from maskjet.networks.foreign_files import describe
 
 # Limit for everything in a checkpoint but its tensors; rfdetr's largest, with an optimizer's state, have under 1 MB.
 # One byte of a pickle can create an object of 64 bytes in a microsecond.
@@ -156,8 +156,10 @@ def _check_archive(path: Path, size: int, expected: str) -> Counter[int]:
             entry for entry in entries if entry.filename.count("/") == 1 and entry.filename.endswith("/data.pkl")
         ]
         if len(pickles) != 1 or any(name.endswith("/constants.pkl") for name in names):
-            kind, cure = describe_archive(names)
-            raise CheckpointError(f"weights must be {expected}, {str(path)!r} is {kind}; {cure}.")
+            raise CheckpointError(
+                f"weights must be {expected}, {str(path)!r} is a zip archive of something else, such as an exported "
+                "program; pass the checkpoint that training saved."
+            )
         file.seek(-22, os.SEEK_END)
         # Refuse bytes before or after the archive: other readers might find another archive there.
         if file.read(4) != b"PK\x05\x06" or min(entry.header_offset for entry in entries) != 0:
