@@ -65,12 +65,6 @@ def test_names_of_91_outputs_are_the_files_unless_they_are_all_of_coco(names, ex
     assert resolve_spec(read_checkpoint(path)).class_names == expected
 
 
-def test_half_precision_weights_are_widened(nano_state, tmp_path):
-    half = {name: tensor.half() for name, tensor in nano_state.items()}
-    network = load(save_torch(half, tmp_path / "weights.pt"))
-    assert {parameter.dtype for parameter in network.parameters()} == {torch.float32}
-
-
 def test_safetensors_carry_their_spec(state, tmp_path):
     again = load(save_safetensors(state, tmp_path / "tiny.safetensors"))
     assert again.spec == TINY

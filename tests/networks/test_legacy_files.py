@@ -14,7 +14,6 @@ from functools import partial
 import pytest
 import torch
 
-from maskjet import limits
 from maskjet.errors import CheckpointError
 from maskjet.networks.weights_file import is_safetensors, open_torch
 
@@ -74,12 +73,6 @@ def test_what_is_no_dictionary_is_told(tmp_path):
     torch.save([1, 2], tmp_path / "a.pth", _use_new_zipfile_serialization=False)
     with pytest.raises(CheckpointError, match="weights must hold a dictionary"):
         open_legacy(tmp_path / "a.pth")
-
-
-def test_the_limit_holds(path, monkeypatch):
-    monkeypatch.setattr(limits, "checkpoint_bytes", 100)
-    with pytest.raises(CheckpointError, match="the limit is 100"):
-        open_legacy(path)
 
 
 def test_a_huge_memo_takes_no_memory(path):

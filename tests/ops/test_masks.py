@@ -82,8 +82,8 @@ def test_encode_implementations_agree(drawn):
 
 
 @pytest.mark.skipif("triton" not in on_cpu("encode_masks"), reason="kernels are compiled here, not interpreted")
-@settings(max_examples=6)
-@given(drawn=masks_and_sizes(widest=70))
+@settings(max_examples=5)
+@given(drawn=masks_and_sizes(widest=40))
 def test_interpreted_encode_agrees(drawn):
     masks, size = drawn
     # Interpreted kernels round positions as no CPU kernel of PyTorch does: a share is 0 here and 6e-8 there, which
@@ -122,7 +122,7 @@ def test_a_selection_is_taken_as_it_is():
         confidence=torch.zeros(2, 3),
         xyxy=torch.zeros(2, 3, 4),
     )
-    sizes = [(100, 90), (30, 200)]
+    sizes = [(90, 40), (30, 100)]
     rows = [torch.tensor([3, 1]), torch.tensor([], dtype=torch.int64)]
     for each in (selection, replace(selection, count=selection.count.int().repeat_interleave(2)[::2])):
         for implementation in on_cpu("encode_masks"):
@@ -136,7 +136,7 @@ def test_a_selection_is_taken_as_it_is():
 @pytest.mark.parametrize("implementation", on_cpu("encode_masks"))
 def test_boxes_are_torchvisions_paste(implementation):
     generator = torch.Generator().manual_seed(7)
-    size, count = (60, 90), 9 if implementation == "triton" else 24
+    size, count = (60, 90), 5 if implementation == "triton" else 24
     corner = torch.rand(count, 2, generator=generator) * torch.tensor([110.0, 80.0]) - 15
     side = 0.5 + 70 * torch.rand(count, 2, generator=generator) ** 2
     xyxy = torch.cat((corner, corner + side), dim=1).clamp(min=0)
