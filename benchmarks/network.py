@@ -38,9 +38,9 @@ from maskjet.host import measuring
 from maskjet.host.machine import describe_machine
 from maskjet.model import Model
 from maskjet.networks.rfdetr import RFDETR, NetworkOutput
-from maskjet.networks.rfdetr.decoder import refine_boxes
 from maskjet.networks.rfdetr.fused.forward import Forward
 from maskjet.networks.rfdetr.fused.weights import fold
+from maskjet.ops.refine_boxes.reference import move_boxes
 from maskjet.spec import SPECS
 from maskjet.traffic import sample
 from tests.ops.cases import CHECKS
@@ -204,7 +204,7 @@ def pick_as(network: RFDETR, best: Tensor) -> RFDETR:
         picked = (best.long() % self.anchors.shape[1])[..., None]
         chosen = tokens.gather(1, picked.expand(-1, -1, tokens.shape[-1]))
         anchors = self.anchors.expand(len(memory), -1, -1).gather(1, picked.expand(-1, -1, 4))
-        return refine_boxes(anchors, self.enc_out_bbox_embed[0](chosen))
+        return move_boxes(anchors, self.enc_out_bbox_embed[0](chosen))
 
     network = copy.deepcopy(network)
     network.transformer._pick_boxes = types.MethodType(pick_boxes, network.transformer)  # type: ignore[method-assign]

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from scipy.optimize import linear_sum_assignment
 
-from maskjet.networks.rfdetr.decoder import refine_boxes
+from maskjet.ops.refine_boxes.reference import move_boxes
 
 SIDE = 40  # points across an instance at which its mask is compared
 
@@ -23,7 +23,7 @@ def training_outputs(network, images, groups):
     batch = len(images)
     picked = [_pick(network, groups, memory, group) for group in range(groups.count)]
     encoder_logits, encoder_boxes, chosen = (torch.cat(parts, dim=1) for parts in zip(*picked, strict=True))
-    references = refine_boxes(encoder_boxes.detach(), groups.box_offsets(network).float())
+    references = move_boxes(encoder_boxes.detach(), groups.box_offsets(network).float())
     content = groups.content(network).expand(batch, -1, -1)
     decoder = transformer.decoder
     position = decoder.ref_point_head(decoder._sine_embedding(references).to(content.dtype))
@@ -33,7 +33,7 @@ def training_outputs(network, images, groups):
         content = _decode(layer, content, position, references, memory, groups.count)
         hidden = decoder.norm(content)
         spatial = block(spatial)
-        boxes = refine_boxes(references, network.bbox_embed(hidden))
+        boxes = move_boxes(references, network.bbox_embed(hidden))
         outputs.append((network.class_embed(hidden), boxes, _masks(head, spatial, hidden)))
     return outputs
 
@@ -82,7 +82,7 @@ def _pick(network, groups, memory, group):
     picked = logits.detach().max(-1).values.topk(network.spec.queries, dim=1).indices[..., None]
     chosen = tokens.gather(1, picked.expand(-1, -1, tokens.shape[-1]))
     anchors = transformer.anchors.expand(len(memory), -1, -1).gather(1, picked.expand(-1, -1, 4))
-    return logits.gather(1, picked.expand(-1, -1, logits.shape[-1])), refine_boxes(anchors, box(chosen)), chosen
+    return logits.gather(1, picked.expand(-1, -1, logits.shape[-1])), move_boxes(anchors, box(chosen)), chosen
 
 
 def _decode(layer, content, position, boxes, memory, groups):

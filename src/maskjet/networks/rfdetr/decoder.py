@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from maskjet.ops.refine_boxes.reference import move_boxes
 from maskjet.spec import ModelSpec
 
 
@@ -34,21 +35,6 @@ def exact_linear(layer: nn.Module, x: Tensor) -> Tensor:
     """A linear layer that computes in the precision of its weights, which may be higher than the input's."""
     output: Tensor = layer(x.to(layer.weight.dtype))  # type: ignore[arg-type]
     return output
-
-
-def refine_boxes(boxes: Tensor, delta: Tensor) -> Tensor:
-    """Move and scale boxes by a predicted delta (rfdetr's `bbox_reparam`).
-
-    Args:
-        boxes: float32 [..., 4] cxcywh.
-        delta: [..., 4]: shift in units of width and height, logarithm of the scale.
-
-    Returns:
-        float32 [..., 4] cxcywh.
-    """
-    delta = delta.float()
-    size = boxes[..., 2:]
-    return torch.cat((delta[..., :2] * size + boxes[..., :2], delta[..., 2:].exp() * size), dim=-1)
 
 
 class _SelfAttention(nn.Module):
@@ -189,7 +175,7 @@ class Transformer(nn.Module):
             Hidden vectors [B, queries, hidden_dim] and the boxes they refer to, float32 [B, queries, 4] cxcywh.
         """
         memory = features.flatten(2).transpose(1, 2)
-        boxes = refine_boxes(self._pick_boxes(memory), box_offsets)
+        boxes = move_boxes(self._pick_boxes(memory), box_offsets)
         content = content.expand(memory.shape[0], -1, -1)
         return self.decoder(content, boxes, memory), boxes
 
@@ -200,4 +186,4 @@ class Transformer(nn.Module):
         picked = best_logit.topk(self.queries, dim=1).indices[..., None]
         chosen = tokens.gather(1, picked.expand(-1, -1, tokens.shape[-1]))
         anchors = self.anchors.expand(memory.shape[0], -1, -1).gather(1, picked.expand(-1, -1, 4))
-        return refine_boxes(anchors, self.enc_out_bbox_embed[0](chosen))
+        return move_boxes(anchors, self.enc_out_bbox_embed[0](chosen))

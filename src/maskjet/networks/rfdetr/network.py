@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from maskjet.networks.rfdetr.backbone import Backbone
-from maskjet.networks.rfdetr.decoder import MLP, Transformer, exact_linear, refine_boxes
+from maskjet.networks.rfdetr.decoder import MLP, Transformer, exact_linear
 from maskjet.networks.rfdetr.mask_head import MaskHead
 from maskjet.networks.rfdetr.projector import Projector
+from maskjet.ops.refine_boxes.reference import move_boxes
 from maskjet.spec import ModelSpec
 
 # Parameters that `RFDETR.cast` keeps in float32: in float16 boxes would shift by fractions of a pixel, and close
@@ -57,7 +58,7 @@ class RFDETR(nn.Module):
         backbone = self.backbone[0]
         features = backbone["projector"](backbone["encoder"](images))  # type: ignore[index]
         hidden, references = self.transformer(features, self.query_feat.weight, self.refpoint_embed.weight.float())
-        boxes = refine_boxes(references, self.bbox_embed(hidden))
+        boxes = move_boxes(references, self.bbox_embed(hidden))
         masks = None if self.segmentation_head is None else self.segmentation_head(features, hidden)
         return NetworkOutput(exact_linear(self.class_embed, hidden), boxes, masks)
 

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import torch
 
-from maskjet.config import Implementation
+from maskjet.config import Implementation, Resample
 from maskjet.errors import InputError
 from maskjet.ops.canvas import Letterbox, stretch
 from maskjet.ops.gpu import make_op
@@ -18,7 +18,6 @@ from maskjet.ops.record import FLOATS, Variant, describe, needs_cpu
 from maskjet.spec import LetterboxPlace
 
 Order = Literal["rgb", "bgr"]
-Resample = Literal["bilinear", "cv2"]
 _WIDEST = (2**31 - 1) // 3  # kernels count the bytes of a row in 32 bits
 
 

@@ -33,9 +33,9 @@ def refine_boxes(
     """
     if rows is not None:
         references = references[(rows % len(references)).long()]
-    boxes = _move(references, hidden.float() @ weight.T + bias)
+    boxes = move_boxes(references, hidden.float() @ weight.T + bias)
     if offsets is not None:
-        boxes = _move(boxes, offsets.repeat(len(boxes) // len(offsets), 1))
+        boxes = move_boxes(boxes, offsets.repeat(len(boxes) // len(offsets), 1))
     out.copy_(boxes)
     if frequencies is not None and out_embedding is not None:
         angles = boxes[:, [1, 0, 2, 3], None] * frequencies
@@ -43,6 +43,10 @@ def refine_boxes(
         out_embedding.copy_(pairs.flatten(1))
 
 
-def _move(boxes: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
-    size = boxes[:, 2:]
-    return torch.cat((delta[:, :2] * size + boxes[:, :2], delta[:, 2:].exp() * size), dim=1)
+def move_boxes(boxes: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
+    """Shift float32 boxes [..., 4] cxcywh in units of their size, and scale them by exp of a delta's last two numbers.
+
+    It is rfdetr's `bbox_reparam`.
+    """
+    delta, size = delta.float(), boxes[..., 2:]
+    return torch.cat((delta[..., :2] * size + boxes[..., :2], delta[..., 2:].exp() * size), dim=-1)
