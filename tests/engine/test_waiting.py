@@ -65,7 +65,6 @@ def test_the_time_of_the_last_batch_is_slept_through(clock):
         late, polls = wait(slot, clock, 4e-3)
         assert 0 <= late < 90e-6
         assert polls < 12
-    assert slot._expected_s[SMALL] == pytest.approx(4e-3, abs=1e-4)
     assert clock.yields == 0
 
 
@@ -78,7 +77,6 @@ def test_the_end_is_not_slept_through_where_nothing_is_decoded(clock, took, slee
         assert 0 <= late < 3e-6
         assert polls == sleeps
         assert clock.yields < 510  # 1 ms
-    assert slot._expected_s[SMALL] == pytest.approx(took, rel=1e-2)
 
 
 def test_polls_without_a_pause_are_bounded(clock):
@@ -97,7 +95,6 @@ def test_a_batch_that_is_done_early_shortens_the_next_sleep(clock):
     assert lateness[0] > 2e-3
     assert sorted(lateness[:3], reverse=True) == lateness[:3]
     assert lateness[-1] < 90e-6
-    assert slot._expected_s[SMALL] < 1.2e-3
 
 
 def test_a_small_frame_is_not_slept_through_because_a_large_one_came_before(clock):
@@ -113,7 +110,6 @@ def test_nobody_sleeps_for_a_batch_that_is_done_or_is_not_there(clock):
     slot = slot_with(clock)
     wait(slot, clock, 4e-3)
     assert wait(slot, clock, 4e-3, came_late=5e-3) == (pytest.approx(1e-3), 0)
-    assert slot._expected_s[SMALL] < 4e-3
     slot._running = None
     slot.drain()
     assert clock.sleeps == []
@@ -123,8 +119,6 @@ def test_a_device_that_does_not_answer_is_given_up(clock, monkeypatch):
     monkeypatch.setattr(slots, "_PATIENCE_S", 2.0)
     slot = slot_with(clock)
     wait(slot, clock, 4e-3)
-    before = slot._expected_s[SMALL]
     with pytest.raises(RuntimeError, match="the GPU did not answer within 2 s"):
         wait(slot, clock, 1e9)
     assert 102 < clock.now < 102.1
-    assert slot._expected_s[SMALL] == before

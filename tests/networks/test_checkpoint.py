@@ -92,28 +92,20 @@ def test_truncated_files(suffix, state, tmp_path):
         read_checkpoint(path)
 
 
+def without(part):
+    return lambda state: {name: tensor for name, tensor in state.items() if part not in name}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda _: {"model": {"weight": torch.zeros(1)}, "hook": print}, "weights must hold tensors and plain values"),
         (lambda _: {"model": {"epoch": 3}}, "weights must hold named tensors"),
-        (
-            lambda _: {"model": {"conv1.weight": torch.zeros(64, 3, 7, 7)}},
-            r"weights must be an RF-DETR checkpoint, '.*weights\.pth' lacks backbone",
-        ),
-        (
-            lambda state: {name: tensor for name, tensor in state.items() if name != "class_embed.weight"},
-            "class_embed.weight is missing",
-        ),
-        (
-            lambda state: state | {"bbox_embed.layers.1.bias": torch.zeros(7)},
-            r"bbox_embed.layers.1.bias must be \[256\], got \[7\]",
-        ),
+        (lambda _: {"model": {"conv1.weight": torch.zeros(64, 3, 7, 7)}}, "weights must be an RF-DETR checkpoint"),
+        (without("enc_out_class_embed"), "enc_out_class_embed.0.weight is missing"),
+        (lambda state: state | {"bbox_embed.layers.1.bias": torch.zeros(7)}, r"bbox_embed.layers.1.bias must be"),
         (lambda state: state | {"extra": torch.zeros(1)}, "extra is foreign"),
-        (
-            lambda state: {name: tensor for name, tensor in state.items() if ".decoder.layers.1." not in name},
-            r"patches of 16 px, 24×24 positions, 1 decoder layers and no mask head.*rf-detr-nano",
-        ),
+        (without(".decoder.layers.1."), "patches of 16 px, 24×24 positions, 1 decoder layers and no mask head"),
     ],
 )
 def test_what_is_wrong_is_named(change, message, nano_state, tmp_path):
@@ -123,7 +115,5 @@ def test_what_is_wrong_is_named(change, message, nano_state, tmp_path):
 
 def test_weights_of_another_size_than_asked_for(nano_state, tmp_path):
     path = save_torch(nano_state, tmp_path / "weights.pth")
-    with pytest.raises(
-        CheckpointError, match=r"must be of rf-detr-medium, .* has the shapes of rf-detr-nano; load it by"
-    ):
+    with pytest.raises(CheckpointError, match=r"must be of rf-detr-medium, .* has the shapes of rf-detr-nano"):
         load(path, SPECS["rf-detr-medium"])

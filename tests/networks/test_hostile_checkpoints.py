@@ -61,9 +61,7 @@ def test_what_is_no_path_is_told():
 
 
 def test_what_is_no_file_is_told(tmp_path):
-    with pytest.raises(
-        CheckpointError, match=r"weights must be a file, or a folder to which .* is a folder without config.json"
-    ):
+    with pytest.raises(CheckpointError, match=r"weights must be a file, or .* is a folder without config.json"):
         maskjet.load(tmp_path)
     for missing in ("nothing.pth", "folder/nothing.pt", "nothing.onnx"):
         with pytest.raises(CheckpointError, match=rf"model must be a file, got '{missing}', which does not exist\.$"):

@@ -159,12 +159,8 @@ def test_what_is_missing_is_told(tiny, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"is a folder without model.safetensors"):
         maskjet.load("rf-detr-seg-nano", weights=tmp_path)
-    with pytest.raises(
-        InputError, match=r"maskjet downloads nothing. .* hf download org/some-model --local-dir some-model"
-    ):
+    with pytest.raises(InputError, match="hf download org/some-model --local-dir some-model"):
         maskjet.load("org/some-model")
     tiny[1].save_pretrained(tmp_path, save_original_format=False)
-    with pytest.raises(
-        CheckpointError, match=r"weights must have rfdetr's names, these have those of transformers' modules"
-    ):
+    with pytest.raises(CheckpointError, match="weights must have rfdetr's names"):
         maskjet.load(tmp_path)

@@ -46,14 +46,6 @@ def test_groups_are_torchvisions_with_both_strategies(implementation, strategy):
         assert kept(found) == expected
 
 
-def test_images_do_not_touch_each_other():
-    images = [clusters(70, seed)[0] for seed in range(3)]
-    counts = torch.tensor([70, 3, 41], dtype=torch.int32)
-    found = ops.nms(torch.stack(images), counts, iou_threshold=0.5)
-    for number, (boxes, count) in enumerate(zip(images, counts, strict=True)):
-        assert kept(found, number) == kept(ops.nms(boxes[None, :count], iou_threshold=0.5))
-
-
 @pytest.mark.parametrize("value", [0.0, 0.3, 0.5, 0.7, 0.1, 1.0])
 def test_a_threshold_is_rounded_down(value):
     rounded = torch.tensor(round_down(value))

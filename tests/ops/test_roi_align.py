@@ -77,14 +77,6 @@ def test_any_number_of_channels_at_any_address(implementation, channels):
     torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance(features))
 
 
-def test_images_have_their_own_features():
-    features, found = pyramid(3), boxes(3, 2, 1)
-    together = ops.roi_align(found, features, scales=SCALES, size=2).unflatten(0, (3, 2))
-    for image in range(3):
-        alone = ops.roi_align(found[image][None], [f[image][None] for f in features], scales=SCALES, size=2)
-        assert torch.equal(together[image], alone)
-
-
 @pytest.mark.gpu
 def test_it_can_be_captured_and_replayed():
     features = [feature.cuda().contiguous(memory_format=torch.channels_last) for feature in pyramid(1)]

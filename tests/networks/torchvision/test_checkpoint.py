@@ -141,14 +141,8 @@ CLASSIFIER = "roi_heads.box_predictor.cls_score.weight"
         (lambda state: {**state, CLASSIFIER: torch.zeros(5, 1024)}, r"cls_score.bias must be \[5\], got \[91\]"),
         (lambda state: {**state, CLASSIFIER: torch.zeros(91, 1024).long()}, "must be floating-point numbers"),
         (lambda state: {**state, CLASSIFIER: torch.full((), torch.nan).expand(91, 1024)}, "must be finite in float32"),
-        (
-            lambda state: {name: tensor for name, tensor in state.items() if "mask" not in name},
-            f"does not fit {WITH_MASKS}: roi_heads.mask_head.* is missing",
-        ),
-        (
-            lambda state: {**state, "rpn.head.conv.weight": torch.zeros(256, 256, 3, 3)},
-            "must name each parameter once, rpn.head.conv.0.0.weight is there twice",
-        ),
+        (lambda state: {n: t for n, t in state.items() if "mask" not in n}, "roi_heads.mask_head.* is missing"),
+        (lambda state: {**state, "rpn.head.conv.weight": torch.zeros(1)}, "rpn.head.conv.0.0.weight is there twice"),
     ],
 )
 def test_other_weights_are_refused(change, message, shapes, tmp_path):
