@@ -13,6 +13,7 @@ from maskjet.errors import InputError, translate_errors
 from maskjet.masks.coco_rle import MOST_PIXELS
 from maskjet.ops.canvas import Canvas
 from maskjet.ops.gpu import table
+from maskjet.ops.record import describe
 
 ImageSizes = Sequence[tuple[int, int]]
 """(height, width) in pixels, one per image of the batch."""
@@ -174,8 +175,7 @@ def mask_queries(
         raise InputError(f"query must have one entry per image, {batch}, got {len(rows)}.")
     for image, row in enumerate(rows):
         if not isinstance(row, torch.Tensor) or row.ndim != 1 or row.dtype not in _INTEGERS:
-            got = f"{row.dtype} {list(row.shape)}" if isinstance(row, torch.Tensor) else type(row).__name__
-            raise InputError(f"query[{image}] must be an integer tensor [n], got {got}.")
+            raise InputError(f"query[{image}] must be an integer tensor [n], got {describe(row)}.")
     _check_range(rows, limit)
     padded = pad_sequence(rows, batch_first=True) if rows else torch.empty(0, 0, dtype=torch.int32, device=device)
     count = torch.tensor([len(row) for row in rows], dtype=torch.int32, device=device)

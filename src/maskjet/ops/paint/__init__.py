@@ -64,10 +64,9 @@ def paint(
         tensor([[64,  0],
                 [ 0, 64]], dtype=torch.uint8)
     """
-    if not isinstance(image, torch.Tensor) or image.dtype != torch.uint8 or image.ndim != 3 or image.shape[2] != 3:
-        raise InputError(f"image must be a uint8 tensor [H, W, 3], got {describe(image)}.")
-    if not image.is_contiguous():
-        raise InputError("image must be contiguous.")
+    is_right = isinstance(image, torch.Tensor) and image.dtype == torch.uint8 and image.ndim == 3
+    if not is_right or image.shape[2] != 3 or not image.is_contiguous():
+        raise InputError(f"image must be a contiguous uint8 tensor [H, W, 3], got {describe(image)}.")
     if not isinstance(colours, torch.Tensor) or colours.dtype != torch.uint8 or colours.shape != (len(masks), 3):
         raise InputError(f"colours must be uint8 [{len(masks)}, 3], one per mask, got {describe(colours)}.")
     for name, value, most in (("opacity", opacity, OPAQUE), ("line", line, WIDEST)):

@@ -108,14 +108,10 @@ def check_frames(frames: torch.Tensor) -> torch.Tensor:
     Raises:
         InputError: They are not uint8 [H, W, 3] or [N, H, W, 3] of at least one pixel, or too wide.
     """
-    if not isinstance(frames, torch.Tensor):
-        raise InputError(
-            f"frames must be a tensor or YUVFrames, got {type(frames).__name__}; torch.from_numpy shares its memory."
-        )
-    if frames.dtype != torch.uint8 or frames.ndim not in (3, 4) or frames.shape[-1] != 3 or 0 in frames.shape[-3:-1]:
-        raise InputError(
-            f"frames must be uint8 [H, W, 3] or [N, H, W, 3] of at least one pixel, got {describe(frames)}."
-        )
+    is_right = isinstance(frames, torch.Tensor) and frames.dtype == torch.uint8 and frames.ndim in (3, 4)
+    if not is_right or frames.shape[-1] != 3 or 0 in frames.shape[-3:-1]:
+        wanted = "a uint8 tensor [H, W, 3] or [N, H, W, 3] of at least one pixel, or YUVFrames"
+        raise InputError(f"frames must be {wanted}, got {describe(frames)}.")
     if frames.shape[-2] > _WIDEST:
         raise InputError(f"frames must be at most {_WIDEST:,} pixels wide, got {frames.shape[-2]:,}.")
     return frames if frames.ndim == 4 else frames[None]

@@ -177,13 +177,12 @@ def _check_plane(name: str, plane: object, shape: str, dimensions: int) -> None:
 
 
 def _check_conversion(conversion: object, batch: int, device: torch.device) -> None:
-    expected = f"a contiguous int32 tensor [4, 2] or [{batch}, 4, 2] on {device}, as yuv_conversion makes it"
     if (
         not isinstance(conversion, torch.Tensor)
         or conversion.dtype != torch.int32
         or tuple(conversion.shape) not in ((4, 2), (batch, 4, 2))
         or conversion.device != device
+        or conversion.stride()[-2:] != (2, 1)
     ):
+        expected = f"a contiguous int32 tensor [4, 2] or [{batch}, 4, 2] on {device}, as yuv_conversion makes it"
         raise InputError(f"conversion must be {expected}, got {describe(conversion)}.")
-    if conversion.stride()[-2:] != (2, 1):
-        raise InputError(f"conversion must be {expected}, got strides {conversion.stride()}.")

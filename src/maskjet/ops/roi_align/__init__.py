@@ -53,11 +53,9 @@ def roi_align(
     torchvision reads arbitrary memory. A feature that is not finite spreads to every bin that reads it, even with
     weight 0.
     """
-    if not isinstance(boxes, torch.Tensor) or not isinstance(features, list | tuple):
-        got = f"{type(boxes).__name__} and {type(features).__name__}"
-        raise InputError(f"boxes must be a tensor, and features a list of tensors, one per level, got {got}.")
-    if not 1 <= len(features) <= _MOST_LEVELS:
-        raise InputError(f"features must have 1..{_MOST_LEVELS} levels, got {len(features)}.")
+    if not isinstance(features, list | tuple) or not 1 <= len(features) <= _MOST_LEVELS:
+        got = len(features) if isinstance(features, list | tuple) else type(features).__name__
+        raise InputError(f"features must be a list of 1..{_MOST_LEVELS} tensors, one per level, got {got}.")
     first = features[0]
     for level, feature in enumerate(features):
         if not isinstance(feature, torch.Tensor):
@@ -66,7 +64,7 @@ def roi_align(
         if feature.dtype not in FLOATS or feature.ndim != 4 or not is_alike or 0 in feature.shape[1:]:
             wanted = "float32, float16 or bfloat16 [B, C, H, W], of one type, batch and device"
             raise InputError(f"features[{level}] must be {wanted}, got {describe(feature)}.")
-    is_alike = boxes.dtype == torch.float32 and boxes.device == first.device
+    is_alike = isinstance(boxes, torch.Tensor) and boxes.dtype == torch.float32 and boxes.device == first.device
     if not is_alike or boxes.ndim != 3 or boxes.shape[2] != 4 or len(boxes) != len(first):
         raise InputError(f"boxes must be float32 [{len(first)}, N, 4] on {first.device}, got {describe(boxes)}.")
     with translate_errors(InputError, "scales must be numbers, one per level"):
