@@ -136,7 +136,7 @@ def test_a_listed_video_is_not_read(tmp_path, monkeypatch):
 
     noise = [np.random.default_rng(seed).integers(0, 256, (240, 320, 3), np.uint8) for seed in range(10)]
     path = encode(tmp_path / "v.mp4", noise * 20, options={"g": "10", "qp": "1", "preset": "ultrafast"})
-    monkeypatch.setattr(video_index, "_ReadIndex", None)
+    monkeypatch.setattr(video_index._Index, "_read_keys", None)
     read_before, parts, read_after = bytes_read(), cut_video(str(path), seconds=9), bytes_read()
     assert [part.first for part in parts] == [0, 90, 180]
     assert read_after - read_before < path.stat().st_size / 2

@@ -1,6 +1,6 @@
 """Index of a video: the key frames where decoding can begin, and how many frames come before each; nothing is decoded.
 
-MP4 and MOV list their packets in the header, without presentation times; only packets around a key frame are read. Of
+MP4 and MOV list their packets in the header, without presentation times; only packets behind a key frame are read. Of
 other files the packets are read once, from the beginning. A key frame is an entry if its index leaves no doubt: no
 packet before it is shown after it. Pictures that follow it and are shown before it (open groups of pictures) are
 counted before it.
@@ -8,16 +8,16 @@ counted before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import chain, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
 import av
 import av.error
-import numpy as np
 
 from maskjet.sources.containers import open_container, translate_ffmpeg_errors, video_of
 from maskjet.sources.selection import Selection
@@ -37,7 +37,7 @@ PROGRESSIVE = (0, 1)
 """Field orders unknown and progressive; with others, a packet may be a single field."""
 _MOST_PACKETS = 10_000_000  # four days at 30 frames/s; more means a corrupt header
 _MOST_LEADING = 64  # most leading packets of a key frame; H.264 and HEVC allow 16 pictures
-_AROUND = 8  # packets read behind leading ones, to check the order of times
+_BEHIND = 8  # packets read behind leading ones, to check the order of times
 _MOST_FAILURES = 16  # consecutive key frames that cannot be entries
 _SHORTEST_STEP = 0.75  # in stated frame intervals; closer packets may be fields
 
@@ -76,23 +76,18 @@ def find_entry(name: str, selection: Selection) -> Entry | None:
     Raises:
         SourceError: The video can't be opened.
     """
-    with _open_index(name, selection.video_stream, selection) as (index, stream):
-        tick, first, failures = float(stream.time_base or 0), stream.start_time or 0, 0
-        if index is None:
-            return None
+    with _open_index(name, selection.video_stream, selection) as index:
+        failures = 0
         for key in reversed(index.keys):
+            if not index.is_early(key.shown, key.time - index.keys[0].time, selection):
+                continue
             entry = index.entry(key)
-            failures += entry is None
-            if entry is not None and _is_early(entry.index, (entry.pts - first) * tick, selection):
+            if entry is not None and index.is_early(entry.index, entry.pts - index.start, selection):
                 return entry if entry.packets else None
+            failures += entry is None
             if failures == _MOST_FAILURES:
                 break
     return None
-
-
-def _is_early(index: int, seconds: float, selection: Selection) -> bool:
-    """Whether a frame is at or before the selection's start."""
-    return seconds <= selection.start_s if selection.start_s is not None else index <= selection.start
 
 
 def find_entries(name: str, seconds: float, *, most_counted: int) -> list[Entry]:
@@ -104,12 +99,11 @@ def find_entries(name: str, seconds: float, *, most_counted: int) -> list[Entry]
         SourceError: The video can't be opened.
     """
     entries: list[Entry] = []
-    with _open_index(name) as (index, stream):
-        if index is None or not index.keys or not stream.time_base:
+    with _open_index(name) as index:
+        if not index.keys:
             return []
-        length = seconds / float(stream.time_base)
-        since, failures = index.keys[0].time, 0
-        if stream.container.format.name not in SEEKABLE:
+        length, since, failures = seconds / index.tick, index.keys[0].time, 0
+        if not index.is_seekable:
             length = max(length, (index.keys[-1].time - since) / (most_counted + 1))
         for key in index.keys:
             if key.time - since < length:
@@ -124,112 +118,71 @@ def find_entries(name: str, seconds: float, *, most_counted: int) -> list[Entry]
 
 
 @contextmanager
-def _open_index(
-    name: str, number: int | None = None, selection: Selection | None = None
-) -> Iterator[tuple[_ReadIndex | _ListedIndex | None, av.VideoStream]]:
-    """Build a video's index, up to a selection's start if given; None if packets may not be frames."""
+def _open_index(name: str, number: int | None = None, selection: Selection | None = None) -> Iterator[_Index]:
     with open_container(name, number=number) as container, translate_ffmpeg_errors(name):
-        stream = video_of(container, number)
-        if stream.codec.canonical_name not in LEAST_BYTES or not stream.time_base:
-            yield None, stream
-        elif container.format.name == MP4 and stream.frames:
-            yield _ListedIndex(container, stream, Path(name).stat().st_size, selection), stream
-        else:
-            yield _ReadIndex(container, stream, selection), stream
+        yield _Index(container, video_of(container, number), Path(name).stat().st_size, selection)
 
 
-def _may_be_halves(stream: av.VideoStream, times: Any) -> bool:
-    """Whether packets may be single fields, judged by their spacing; `times` are sorted."""
-    rate, tick, kind = stream.average_rate, stream.time_base, stream.container.format.name
-    if kind in SEEKABLE and stream.codec_context.field_order in PROGRESSIVE:
-        return False
-    return not rate or not tick or bool(np.any(np.diff(times) < _SHORTEST_STEP / float(rate * tick)))
+class _Index:
+    """Key frames of an open video, whose file has `size` bytes; none if packets may not be frames.
 
-
-class _ReadIndex:
-    """Key frame index built by reading packets from the start, up to the first doubtful one.
-
-    Reading may end at a selection's start.
-    """
-
-    def __init__(
-        self, container: av.container.InputContainer, stream: av.VideoStream, selection: Selection | None
-    ) -> None:
-        self.keys: list[_Key] = []
-        self._times: list[int] = []  # presentation times of the shown packets
-        is_whole = self._read(container, stream, selection)
-        self._in_order = np.sort(np.asarray(self._times, np.int64))
-        self._latest = np.maximum.accumulate(np.asarray([-(2**63), *self._times]))  # before each shown packet
-        first = self.entry(self.keys[0]) if self.keys else None
-        is_certain = first is not None and not first.packets and not first.index
-        if not is_certain or np.any(np.diff(self._in_order) == 0) or _may_be_halves(stream, self._in_order):
-            self.keys = []
-        elif not is_whole:  # leading pictures may be missing
-            self.keys = [key for key in self.keys if key.shown + _MOST_LEADING < len(self._times)]
-
-    def _read(
-        self, container: av.container.InputContainer, stream: av.VideoStream, selection: Selection | None
-    ) -> bool:
-        """Read the packets; returns whether the end or the selection's start was reached."""
-        least, behind = LEAST_BYTES[stream.codec.canonical_name], 0
-        tick, first = float(stream.time_base or 0), stream.start_time or 0
-        with suppress(av.error.FFmpegError):
-            for number, packet in enumerate(container.demux(stream)):
-                if not packet.size and packet.dts is None:
-                    return True
-                if packet.pts is None or _is_doubtful(packet, least) or number == _MOST_PACKETS:
-                    return False
-                if packet.is_discard:
-                    continue
-                if packet.is_keyframe:
-                    self.keys.append(_Key(number, len(self._times), packet.pts))
-                self._times.append(packet.pts)
-                if selection is not None:
-                    behind += not _is_early(len(self._times) - 1, (packet.pts - first) * tick, selection)
-                    if behind > _MOST_LEADING:
-                        return True
-        return False
-
-    def entry(self, key: _Key) -> Entry | None:
-        """The entry at a key frame; None if its frame index is uncertain."""
-        pts = self._times[key.shown]
-        if self._latest[key.shown] >= pts:
-            return None
-        return Entry(int(np.searchsorted(self._in_order, pts)), pts, key.number)
-
-
-def _is_doubtful(packet: av.Packet[Any], least: int) -> bool:
-    """Whether the packet may hold no frame, or changes the decoder configuration."""
-    return packet.is_corrupt or packet.size < least or packet.has_sidedata("new_extradata")
-
-
-class _ListedIndex:
-    """Key frame index from an MP4's sample table; the file, of `size` bytes, is read only around key frames.
-
-    None is listed behind a selection's start, but for leading pictures.
+    Packets that are not listed are read at once: up to the first doubtful one, or some behind a selection's start.
     """
 
     def __init__(
         self, container: av.container.InputContainer, stream: av.VideoStream, size: int, selection: Selection | None
     ) -> None:
         self._container, self._stream, self._size = container, stream, size
-        self._listed, self._least = stream.index_entries, LEAST_BYTES[stream.codec.canonical_name]
-        self._offset = 0  # offset from decoding time to seek time
-        self.keys = self._read_keys()
-        begin = self._listed[0].timestamp if self.keys else 0
-        first = self.entry(_Key(0, 0, begin)) if self.keys else None
-        if first is None or first.index:  # frames before the first key frame may not be decodable
-            self.keys = []
-        elif selection is not None:
-            tick = float(stream.time_base or 0)
-            self.keys = [key for key in self.keys if _is_early(key.shown, (key.time - begin) * tick, selection)]
+        self.tick, self.start = float(stream.time_base or 0), stream.start_time or 0
+        self.is_seekable = container.format.name in SEEKABLE
+        self._least_bytes = LEAST_BYTES.get(stream.codec.canonical_name, 0)
+        self._listed: Any = stream.index_entries if container.format.name == MP4 and stream.frames else None
+        self._offset = 0  # from the decoding time of a listed packet to the time by which it is sought
+        self._times: list[int] = []  # presentation times of the shown packets, if read
+        self.keys: list[_Key] = []
+        if self._least_bytes and self.tick:
+            keys = self._read_keys(selection) if self._listed is None else self._list_keys()
+            first = self.entry(_Key(0, 0, 0)) if keys else None
+            if first is not None and first.index == 0:  # frames before the first key frame may not be decodable
+                self.keys = keys
 
-    def _read_keys(self) -> list[_Key]:
-        """The shown key frames; empty if the sample table is inconsistent."""
-        if not all(self._is_within(stream.index_entries) for stream in self._container.streams):
-            return []
+    def is_early(self, index: int, ticks: int, selection: Selection) -> bool:
+        """Whether a frame, `ticks` after the first one, is at or before the selection's start."""
+        return index <= selection.start if selection.start_s is None else ticks * self.tick <= selection.start_s
+
+    def entry(self, key: _Key) -> Entry | None:
+        """The entry at a key frame; None if its frame index is uncertain."""
+        window = slice(key.shown, key.shown + _MOST_LEADING + _BEHIND)
+        times = self._times[window] if self._listed is None else self._read_times(key.number)
+        leading = sum(1 for _ in takewhile(lambda time: time < times[0], times[1:]))
+        later = times[1 + leading :]
+        if not later or min(later) <= times[0]:
+            return None
+        return Entry(key.shown + leading, times[0], key.number)
+
+    def _read_keys(self, selection: Selection | None) -> list[_Key]:
+        """Read packets from the first one on, which must be a key frame."""
+        keys, behind, latest = list[_Key](), 0, -math.inf
+        with suppress(av.error.FFmpegError):
+            for number, packet in enumerate(self._container.demux(self._stream)):
+                pts = packet.pts
+                if pts is None or self._is_doubtful(packet) or number == _MOST_PACKETS or behind > _MOST_LEADING:
+                    break
+                if packet.is_discard:
+                    continue
+                if packet.is_keyframe and pts > latest:
+                    keys.append(_Key(number, len(self._times), pts))
+                latest = max(latest, pts)
+                self._times.append(pts)
+                if selection is not None:
+                    behind += not self.is_early(len(self._times) - 1, pts - self.start, selection)
+        is_certain = keys and not keys[0].number and self._are_frames(sorted(self._times))
+        return keys if is_certain else []
+
+    def _list_keys(self) -> list[_Key]:
+        """The shown key frames; empty if the list is inconsistent."""
         times = [listed.timestamp for listed in self._listed]
-        if any(after <= before for before, after in pairwise(times)) or _may_be_halves(self._stream, times):
+        if not (all(map(self._is_within, self._container.streams)) and self._are_frames(times)):
             return []
         keys, shown = [], 0
         for number, listed in enumerate(self._listed):
@@ -238,51 +191,48 @@ class _ListedIndex:
             shown += not listed.is_discard
         return keys
 
-    def _is_within(self, listed: Any) -> bool:
-        """Whether all packets have data within the file; reading stops at the first packet without."""
+    def _is_within(self, stream: Any) -> bool:
+        """Whether all packets listed have data within the file; reading stops at the first packet without."""
+        listed = stream.index_entries
         if len(listed) > min(_MOST_PACKETS, self._size):
             return False
         return all(each.size > 0 and 0 <= each.pos <= self._size - each.size for each in listed)
 
-    def entry(self, key: _Key) -> Entry | None:
-        """The entry at a key frame; None if its frame index is uncertain."""
-        leading, later, pts = 0, 0, None
-        for at, packet in self._packets(key.number):
-            if packet is None or packet.pts is None or _is_doubtful(packet, self._least):
-                return None
-            if at == key.number:
-                pts = packet.pts
-                if not packet.is_keyframe:
-                    return None
-            elif pts is not None and not packet.is_discard:
-                leading += packet.pts < pts
-                later += packet.pts > pts
-                if packet.pts == pts or (later and packet.pts < pts):
-                    return None
-            if later == _AROUND:
+    def _are_frames(self, times: Sequence[int]) -> bool:
+        """Whether times increase, and their spacing tells that packets are no single fields."""
+        rate, least = self._stream.average_rate, 1.0
+        if not (self.is_seekable and self._stream.codec_context.field_order in PROGRESSIVE):
+            least = _SHORTEST_STEP / (float(rate) * self.tick) if rate else math.inf
+        return all(after - before >= least for before, after in pairwise(times))
+
+    def _is_doubtful(self, packet: av.Packet[Any]) -> bool:
+        """Whether the packet may hold no frame, or changes the decoder's configuration."""
+        return packet.is_corrupt or packet.size < self._least_bytes or packet.has_sidedata("new_extradata")
+
+    def _read_times(self, number: int) -> list[int]:
+        """Presentation times of a listed key frame and the shown packets behind it; [0] if they are not as listed."""
+        times, later = list[int](), 0
+        for at, packet in enumerate(self._packets_from(number), number):
+            listed, pts = self._listed[at], packet.pts
+            is_listed = (packet.pos, packet.size) == (listed.pos, listed.size)
+            if pts is None or not is_listed or self._is_doubtful(packet) or not (times or packet.is_keyframe):
+                return [0]
+            if not times or not packet.is_discard:
+                times.append(pts)
+                later += pts > times[0]
+            if later == _BEHIND or at == min(number + _MOST_LEADING + _BEHIND, len(self._listed)) - 1:
                 break
-        if pts is None or not (later or key.number + 1 == len(self._listed)):
-            return None
-        return Entry(key.shown + leading, pts, key.number)
+        return times or [0]
 
-    def _packets(self, first: int) -> Iterator[tuple[int, av.Packet[Any] | None]]:
-        """Yield (number, packet) from packet `first` on; None for one that differs from the sample table."""
-        time = self._listed[first].timestamp
-        packets = self._packets_from(time)
-        packet = next(packets, None)
-        if packet is not None and packet.dts is not None and packet.dts != time:
-            self._offset += time - packet.dts
-            packets = self._packets_from(time)
-            packet = next(packets, None)
-        for at in range(first, min(first + _MOST_LEADING + _AROUND, len(self._listed))):
-            if packet is None or packet.pos != self._listed[at].pos or packet.size != self._listed[at].size:
-                yield at, None
-                return
-            yield at, packet
-            packet = next(packets, None)
-
-    def _packets_from(self, time: int) -> Iterator[av.Packet[Any]]:
-        """Yield packets from a decoding time on, up to the first unreadable one."""
-        with suppress(av.error.FFmpegError):
-            self._container.seek(time + self._offset, stream=self._stream, any_frame=True)
-            yield from takewhile(lambda packet: packet.size, self._container.demux(self._stream))
+    def _packets_from(self, number: int) -> Iterator[av.Packet[Any]]:
+        """Yield packets from a listed one on, up to the first unreadable one."""
+        time = self._listed[number].timestamp
+        with suppress(av.error.FFmpegError, OverflowError):
+            for _ in range(2):
+                self._container.seek(time + self._offset, stream=self._stream, any_frame=True)
+                packets = self._container.demux(self._stream)
+                packet = next(packets)
+                if packet.dts in (time, None):
+                    break
+                self._offset += time - packet.dts
+            yield from takewhile(lambda each: each.size, chain([packet], packets))
