@@ -230,7 +230,7 @@ class TestVideos:
         for options in ({}, {"video_stream": 1 - default}, {"start": 20}, {"start": 20, "video_stream": 1 - default}):
             expected = read(paths[options.get("video_stream", default)], start=options.get("start", 0))[1]
             source, frames = read(path, **options)
-            assert (len(frames), source.length, source.bad_frames) == (len(expected), len(expected), [])
+            assert source.bad_frames == []
             for frame, other in zip(frames, expected, strict=True):
                 np.testing.assert_array_equal(frame.image, other.image)
         parts = cut_video(path, seconds=0.5)
@@ -255,15 +255,10 @@ class TestVideos:
         source, frames = read(path)
         assert ([frame.index for frame in frames], source.bad_frames) == (list(range(60)), [])
 
-    @pytest.mark.parametrize("sound", [0, SOUND_RATE])
     @pytest.mark.parametrize("name", ["v.mkv", "v.ts", "v.mp4", "v.webm"])
-    def test_the_length_of_a_video_that_begins_late(self, name, sound):
+    def test_the_length_of_a_video_that_begins_late(self, name):
         codec = "libvpx" if name == "v.webm" else "libx264"
-        times = range(50, 56)
-        path = encode(
-            name, list(map(moving, range(6))), codec, times=times, sound=np.zeros(sound), sound_codec="libopus"
-        )
-        source, frames = read(path)
+        source, frames = read(encode(name, list(map(moving, range(6))), codec, times=range(50, 56)))
         assert source.length == len(frames) == 6
 
     @pytest.mark.parametrize(

@@ -238,10 +238,10 @@ def _files_of(item: Any) -> list[Path]:
 
 
 def _is_image(item: Any) -> bool:
-    """Whether an item is a single image: in memory, or a path with an image suffix that is no glob."""
+    """Whether an item is a single image: in memory, or a path with an image suffix that is no glob or URL."""
     if isinstance(item, str | os.PathLike):
         text = path_of_url(os.fspath(item))
-        return is_image_path(text) and not (glob.has_magic(text) and mode_of(text) is None)
+        return is_image_path(text) and not (is_stream(text) or (glob.has_magic(text) and mode_of(text) is None))
     names = ("__dlpack__", "shape", "getexif")
     return isinstance(item, bytes) or any(hasattr(item, name) for name in names)  # nested tensors' shape raises
 
@@ -277,22 +277,6 @@ class ImageSource(Source):
     def _read(self) -> Iterator[Frame]:
         self.frames_seen = 1
         yield Frame(0, None, self._pixels, self.name, self.name)
-
-
-class _NoFileError(SourceError):
-    """A list item with an image suffix turned out to be a folder, a glob or a URL."""
-
-
-def _read_ahead(item: Any, name: str) -> Encoded:
-    """Read a list item, which must be an image file."""
-    try:
-        return read_encoded(item, name)
-    except InputError as error:
-        if not isinstance(item, bytes):
-            text = path_of_url(os.fspath(item))
-            if is_stream(text) or not stat.S_ISREG(mode_of_source(text) or 0):
-                raise _NoFileError(f"source must be a file, {text!r} is none.") from error
-        raise
 
 
 class ListSource(Source):
@@ -356,7 +340,7 @@ class ListSource(Source):
                     self.frames_seen += 1
                     continue
                 try:
-                    if loaded is None or isinstance(loaded, _NoFileError):
+                    if loaded is None:
                         yield from self._read_item(item, position)
                     else:
                         yield self._frame_of(loaded, item, position)
@@ -388,7 +372,7 @@ class ListSource(Source):
             if self._selection.has(index):
                 given += 1
                 chosen.append(position)
-                yield partial(read_encoded if self._are_images else _read_ahead, item, self._name_of(position))
+                yield partial(read_encoded, item, self._name_of(position))
 
     def _read_item(self, item: Any, position: int) -> Iterator[Frame]:
         opening = replace(self._opening, selection=self._selection.within(self.frames_seen, self._given))

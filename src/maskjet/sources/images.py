@@ -131,15 +131,8 @@ def as_tensor(value: Any, name: str) -> Any:
             InputError, f"{name} must share its memory by DLPack, the {type(value).__name__} does not"
         ):
             value = torch.from_dlpack(value)  # type: ignore[attr-defined]
-    unusual = (
-        ("without data", "it is on the meta device", value.is_meta),
-        ("nested", f"give list({name}.unbind())", value.is_nested),
-        ("sparse", f"give {name}.to_dense()", value.layout is not torch.strided),
-        ("quantized", f"give {name}.dequantize()", value.is_quantized),
-    )
-    for kind, cure, is_so in unusual:
-        if is_so:
-            raise InputError(f"{name} must be a plain tensor, got one that is {kind}: {cure}.")
+    if value.is_meta or value.is_nested or value.is_quantized or value.layout is not torch.strided:
+        raise InputError(f"{name} must be a plain tensor, got a sparse, nested or quantized one, or one without data.")
     return from_floats(value, name) if value.is_floating_point() else value
 
 
@@ -398,13 +391,8 @@ def _from_array(array: NDArray[Any], name: str) -> Image:
             f"{name} must be uint8, got {got}, which does not say what white is: scale it, for 12 bits with "
             "(image >> 4).astype(np.uint8), for 16 with (image >> 8)."
         )
-    if array.ndim == 1 and array.dtype.kind in "OU":  # an array of images or paths
-        raise InputError(f"{name} must be a list if it has several images, got {got}: give list({name}).")
     if array.dtype != np.uint8:
-        cure = {
-            "f": " If it is in 0..1, give (image * 255).round().astype(np.uint8).",
-            "O": " Give image.astype(np.uint8).",
-        }.get(array.dtype.kind, "")
+        cure = " If it is in 0..1, give (image * 255).round().astype(np.uint8)." if array.dtype.kind == "f" else ""
         raise InputError(f"{name} must be uint8 [H, W, 3] RGB in 0..255, got {got}.{cure}")
     if array.ndim == 2:
         array = array[..., None]

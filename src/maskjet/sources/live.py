@@ -204,14 +204,11 @@ class LiveSource(Source):
     def _count_gap(self, opened: VideoSource) -> None:
         """Record the gap before a reconnection, whose first frame has just arrived."""
         gap_s = time.monotonic() - self._came
-        rate = (opened.fps or 0.0) * self._selection.every
-        rate = rate if rate <= _HIGHEST_FPS else 0.0
-        missed = round(gap_s * rate)
-        about = f"about {missed}" if missed > 0 else "an unknown number of"
-        self._skip(f"{self.name}: {about} frames missing as it was not connected for {gap_s:.1f} s", 0)
+        self._skip(f"{self.name}: frames are missing as it was not connected for {gap_s:.1f} s", 0)
         self._first = self.frames_seen
         self._starts_s = None if self._last_s is None else self._last_s + gap_s
-        self._step_s, self._ahead_s = 1 / (rate or _HIGHEST_FPS), None
+        fps = (opened.fps or 0.0) * self._selection.every
+        self._step_s, self._ahead_s = 1 / (fps if 0 < fps <= _HIGHEST_FPS else _HIGHEST_FPS), None
         self._error, self._is_connected = None, True
         self._reconnects += 1
         _log.info("%r is connected again after %.1f s", self.name, gap_s)

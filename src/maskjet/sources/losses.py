@@ -9,7 +9,6 @@ write a frame only when something changes; nor are bytes alone, as containers pa
 from __future__ import annotations
 
 import math
-import re
 from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
@@ -26,7 +25,6 @@ _SEQUENTIAL = (MATROSKA, _FLASH)
 """Container formats that store packets of all streams contiguously."""
 _MOST_BETWEEN = 64  # most bytes between two packets, taken by headers
 _STATE_THEIR_END = (*_SEQUENTIAL, "avi", MP4)  # formats with a stored duration; else FFmpeg guesses
-_CLOCK = re.compile(r"(\d{1,6}):(\d{1,2}):(\d{1,2}(?:\.\d{1,9})?)$")
 _STEPS = 15  # last steps of decoding time, whose median is the usual one
 _NEXT = 3  # packets next to a damaged one; FFmpeg marks one that is before the gap, too
 _LONGEST_STEP = 1.5  # in usual steps; longer ones are gaps
@@ -224,14 +222,8 @@ def announced_length(container: av.container.InputContainer, stream: av.VideoStr
     if stream.frames or not stream.average_rate:
         return stream.frames or None
     tick = float(stream.time_base or 0)
-    clock = _CLOCK.match(stream.metadata.get("DURATION", ""))
-    if stream.duration:
-        length_s = stream.duration * tick
-    elif clock:
-        length_s = int(clock[1]) * 3600 + int(clock[2]) * 60 + float(clock[3])
-    else:
-        length_s = (container.duration or 0) / av.time_base
-    if container.format.name == MATROSKA:  # whose durations are end times
+    length_s = stream.duration * tick if stream.duration else (container.duration or 0) / av.time_base
+    if container.format.name == MATROSKA:  # whose duration is its end
         length_s -= (stream.start_time or 0) * tick
     return round(length_s * stream.average_rate) or None
 

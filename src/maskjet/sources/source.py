@@ -115,7 +115,7 @@ class Source(ABC):
         is_live: Whether frames arrive in real time, from a camera or an endless stream.
         frames_seen: Number of frames so far, including those left out and those in `bad_frames`; the index of the next.
         bad_frames: One (index, reason) per frame that could not be decoded, and per gap where frames are missing: a gap
-            has the next frame's index, and about how many are missing in the reason. Of a live source, the last 1,000.
+            has the next frame's index. Of a live source, the last 1,000.
         frames_dropped: Number of frames skipped because newer ones had arrived.
         decoder: Where its video, or the JPEGs among its images, are decoded: "cpu", or "cuda:N", whose frames stay in
             GPU memory.

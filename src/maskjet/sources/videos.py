@@ -163,13 +163,12 @@ class VideoSource(Source):
 
     def _next(self) -> Frame | None:
         """Decode up to the next selected frame; None at the end, and once the source is closed."""
-        with self._is_reading:
-            try:
-                with translate_ffmpeg_errors(self.name):
-                    return None if self._is_closed else self._decode_next()
-            finally:
-                if self._is_closed:
-                    self._close_video()
+        try:
+            with self._is_reading, translate_ffmpeg_errors(self.name):
+                return None if self._is_closed else self._decode_next()
+        finally:
+            if self._is_closed:  # meanwhile, by another thread
+                self.close()
 
     def _decode_next(self) -> Frame | None:
         stop = self._selection.stop
@@ -231,11 +230,8 @@ class VideoSource(Source):
         self._is_closed = True
         if self._is_reading.acquire(blocking=False):  # else the reading thread closes it
             try:
-                self._close_video()
+                with self._video.decoding.alone():  # the last reference to a picture frees its decoder
+                    self._decoded = iter(())
+                    self._video.close()
             finally:
                 self._is_reading.release()
-
-    def _close_video(self) -> None:
-        with self._video.decoding.alone():  # the last reference to a picture frees its decoder
-            self._decoded = iter(())
-            self._video.close()
