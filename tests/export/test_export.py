@@ -221,9 +221,8 @@ def setting(name, **attributes):
     return change
 
 
-LOGITS = "its logits differ by 0.0003 in ONNX Runtime .* with 1 image, the limit is"
 QUICK = [
-    (adding("class_embed.bias", 3e-4), LOGITS),
+    (adding("class_embed.bias", 3e-4), "its logits differ by 0.0003 in ONNX Runtime .* with 1 image, the limit is"),
     (adding("class_embed.bias", np.nan), "its logits differ by nan"),
     (setting("transformer/TopK", largest=0), "must decode the tokens of the highest logits"),
     (setting("transformer/TopK", axis=5), "must run in ONNX Runtime .*, it does not: "),
@@ -279,57 +278,38 @@ def test_operators_that_cannot_be_exported_are_named(inner, message):
         translation.translate(Odd(inner), {"x": torch.zeros(2, 3)}, ["y"])
 
 
-PRECISIONS = r"precision must be one of \('fp32', 'fp16'\), got 'fp61'; did you mean 'fp16'"
-
-
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    ("arguments", "error", "argument"),
     [
-        ({"out": "a.pt"}, InputError, r"out must end in \.onnx, got 'a\.pt'"),
-        ({"out": 3}, InputError, "out must be a path, got a int"),
-        ({"precision": "fp61"}, InputError, PRECISIONS),
-        (
-            {"model": "demmo"},
-            InputError,
-            "a name or a checkpoint's path, got 'demmo'; did you mean 'demo'",
-        ),
-        ({"model": "rf-detr-seg-nano"}, InputError, "weights must be the path of a checkpoint"),
-        ({"model": 5}, InputError, "model must be a name, a path or a torchvision detector, got a int"),
-        ({"weights": "a.pt"}, InputError, "model must be a named size when weights are given, got 'demo'"),
-        (
-            {"model": TORCHVISION_NAMES[0]},
-            UnsupportedError,
-            "must be an RF-DETR .*maskjet.rewrites.optimize_onnx",
-        ),
-        ({"model": torch.nn.Linear(1, 1)}, UnsupportedError, "must be an RF-DETR to be exported, got a Linear"),
-        ({"model": tiny_network(), "weights": "a.pt"}, InputError, "weights must be None for a network"),
+        ({"out": "a.pt"}, InputError, "out"),
+        ({"out": 3}, InputError, "out"),
+        ({"out": "folder.onnx"}, InputError, "out"),
+        ({"out": "file/a.onnx", "model": tiny_network()}, OutputError, "out"),
+        ({"precision": "fp61"}, InputError, "precision"),
+        ({"model": "demmo"}, InputError, "model"),
+        ({"model": "rf-detr-seg-nano"}, InputError, "weights"),
+        ({"model": 5}, InputError, "model"),
+        ({"weights": "a.pt"}, InputError, "model"),
+        ({"model": TORCHVISION_NAMES[0]}, UnsupportedError, "model"),
+        ({"model": torch.nn.Linear(1, 1)}, UnsupportedError, "model"),
+        ({"model": tiny_network(), "weights": "a.pt"}, InputError, "weights"),
     ],
 )
-def test_wrong_arguments_are_told_before_any_work(arguments, error, message, monkeypatch, tmp_path):
+def test_wrong_arguments_are_told_before_any_work(arguments, error, argument, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delattr(torch.export, "export")
-    with pytest.raises(error, match=message):
+    Path("file").touch()
+    Path("folder.onnx").mkdir()
+    with pytest.raises(error) as caught:
         export(**{"model": "demo", "out": "a.onnx", **arguments})
-    assert not [*tmp_path.iterdir()]
+    assert caught.value.argument == argument
+    assert {each.name for each in tmp_path.iterdir()} == {"file", "folder.onnx"}
 
 
-def test_a_place_that_cannot_be_written_is_told_before_any_work(monkeypatch, tmp_path):
-    monkeypatch.delattr(torch.export, "export")
-    (tmp_path / "file").touch()
-    (tmp_path / "a.onnx").mkdir()
-    with pytest.raises(OutputError, match="out must be writable"):
-        export(tiny_network(), tmp_path / "file" / "a.onnx")
-    with pytest.raises(InputError, match=r"out must be a file, got .*, which is none"):
-        export(tiny_network(), tmp_path / "a.onnx")
-
-
-@pytest.mark.parametrize(
-    ("package", "named"), [("onnx_ir", "onnx-ir"), ("onnxruntime", "onnxruntime"), ("onnxscript", "onnxscript")]
-)
-def test_a_missing_extra_is_one_sentence(package, named, monkeypatch, tmp_path):
+@pytest.mark.parametrize("package", ["onnx_ir", "onnxruntime", "onnxscript"])
+def test_a_missing_extra_is_one_sentence(package, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, package, None)
-    message = rf'^maskjet export needs {named}: pip install "maskjet\[onnx\]"\.$'
-    with pytest.raises(MissingDependencyError, match=message):
+    with pytest.raises(MissingDependencyError, match=r'^maskjet export needs .*: pip install "maskjet\[onnx\]"\.$'):
         export("demo", tmp_path / "a.onnx")
 
 

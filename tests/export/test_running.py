@@ -139,34 +139,32 @@ def test_calls_of_several_threads_do_not_share_buffers(exported):
             assert_close(found, expected)
 
 
-NO_OPENVINO = r"runtime='openvino' needs openvino: pip install \"maskjet\[openv"
-NO_RUNTIME = r"runtime must be one of \('auto', 'onnxruntime', 'openvino'\) for .*, got 'torch'"
-
-
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("options", "error"),
     [
-        ({"precision": "bf16"}, InputError, "precision must be 'auto' or 'fp32', as .* was exported, got 'bf16'"),
-        ({"compile": True}, InputError, "compile must be None or False for an exported file, got True"),
-        ({"runtime": "torch"}, InputError, NO_RUNTIME),
-        ({"weights": "a.pt"}, InputError, "weights must be None for an exported file, which has its own, got 'a.pt'"),
-        ({"input_size": (32, 32)}, InputError, r"input_size must be that of the file, \(64, 64\), got \(32, 32\)"),
-        ({"engine": "graph"}, UnsupportedError, "engine='graph' can't be had here"),
-        ({"runtime": "openvino"}, MissingDependencyError, NO_OPENVINO),
+        ({"precision": "bf16"}, InputError),
+        ({"compile": True}, InputError),
+        ({"runtime": "torch"}, InputError),
+        ({"weights": "a.pt"}, InputError),
+        ({"input_size": (32, 32)}, InputError),
+        ({"engine": "graph"}, UnsupportedError),
+        ({"runtime": "openvino"}, MissingDependencyError),
     ],
 )
-def test_choices_that_a_file_can_not_have(options, error, message, exported, monkeypatch):
+def test_choices_that_a_file_can_not_have(options, error, exported, monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", None)
-    with pytest.raises(error, match=message):
+    with pytest.raises(error) as caught:
         maskjet.load(exported().path, device="cpu", **options)
+    assert caught.value.argument == next(iter(options))
 
 
 def test_what_only_files_or_only_networks_can_do(exported, tmp_path):
-    message = r"runtime must be 'auto', 'torch' or, .* for a network that is not exported, got 'o"
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=r"runtime must be .* for a network that is not exported, got 'onnxruntime'"):
         maskjet.load("demo", device="cpu", runtime="onnxruntime")
     with pytest.raises(UnsupportedError, match=r"model must be weights to be exported, got .*, which is exported"):
         export(exported().path, tmp_path / "again.onnx")
+    with pytest.raises(InputError, match=r"input_size must be None for a network of \(64, 64\), got \(32, 64\)"):
+        export(tiny_network(), tmp_path / "tiny.onnx", input_size=(32, 64))
 
 
 def test_a_record_names_the_file(exported, changed):
@@ -178,7 +176,6 @@ def sides(port):
     return port.type.tensor_type.shape.dim
 
 
-NO_IMAGES = r"its input must be images \[batch, 3, H, W\] of one size"
 OUTSIDE = "weights must lie in files in its folder"
 
 
@@ -198,26 +195,14 @@ def inside_a_constant(proto):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda proto: setattr(proto.graph.output[0], "name", "scores"),
-            "outputs must be logits, boxes_cxcywh, mask_logits, logits is missing",
-        ),
-        (
-            lambda proto: setattr(sides(proto.graph.output[2])[2], "dim_value", 5),
-            r"mask_logits must be \[any, \d+, 16, 16\], got \[any, \d+, 5, 16\]",
-        ),
-        (
-            lambda proto: setattr(sides(proto.graph.input[0])[2], "dim_param", "height"),
-            rf"{NO_IMAGES}, got \[any, 3, any, 64\]",
-        ),
-        (
-            lambda proto: setattr(proto.graph.input[0].type.tensor_type, "elem_type", onnx.TensorProto.UINT8),
-            "'images' must be float32 or float16 .*, got type 2",
-        ),
+        (lambda proto: setattr(proto.graph.output[0], "name", "scores"), "logits is missing"),
+        (lambda proto: setattr(sides(proto.graph.output[2])[2], "dim_value", 5), "mask_logits must be "),
+        (lambda proto: setattr(sides(proto.graph.input[0])[2], "dim_param", "height"), "must be images "),
+        (lambda proto: setattr(proto.graph.input[0].type.tensor_type, "elem_type", 2), "float32 or float16 "),
         (lambda proto: proto.graph.input.append(proto.graph.input[0]), "inputs must be one, the images"),
         (lambda proto: fixed_batch(proto, 4), "its batch must be free or 1, got 4"),
         (lambda proto: setattr(proto.opset_import[0], "version", 9), "opset must be 13 to 26, got 9"),
-        (outside, f"{OUTSIDE}, .* is in '../weights'"),
+        (outside, OUTSIDE),
         (lambda proto: outside(proto, "/etc/passwd"), OUTSIDE),
         (lambda proto: outside(proto, "missing.data"), OUTSIDE),
         (inside_a_constant, OUTSIDE),
@@ -341,12 +326,6 @@ def test_a_file_keeps_the_letterbox_and_the_input_size_that_it_was_exported_with
         assert model.spec.input_hw == (32, 64)
         assert model.report().resize == "letterbox, top-left, #0000ff"
         assert_close(model.predict(image(seed=3)), torchs.predict(image(seed=3)))
-
-
-def test_networks_that_cannot_be_exported_are_told(tmp_path):
-    network = tiny_network()
-    with pytest.raises(InputError, match=r"input_size must be None for a network of \(64, 64\), got \(32, 64\)"):
-        export(network, tmp_path / "tiny.onnx", input_size=(32, 64))
 
 
 @pytest.mark.gpu

@@ -61,41 +61,12 @@ class TestImages:
         grey = to_image(PILImage.open("deep_grey.png"), "image")
         np.testing.assert_array_equal(grey[..., 0], picture()[..., 0])
 
-    @pytest.mark.parametrize("pack", [np.asarray, torch.from_numpy, PILImage.fromarray])
-    def test_arrays_of_sixteen_bits_are_refused_with_the_cure(self, pack):
-        twelve_bits = picture()[..., 0].astype(np.uint16) << 4
-        with pytest.raises(InputError, match=r"image must be uint8, got uint16 .* for 12 bits with \(image >> 4\)"):
-            to_image(pack(twelve_bits), "image")
-
-    def test_exif_rotation_is_applied(self):
-        exif = PILImage.Exif()
-        exif[0x0112] = 6  # turn by 90° clockwise to show it
-        PILImage.fromarray(picture()).save("turned.jpg", exif=exif, quality=95)
-        for value in ("turned.jpg", PILImage.open("turned.jpg")):
-            image = to_image(value, "image")
-            assert image.shape == (64, 48, 3)
-            assert close_to(image, np.rot90(picture(), -1))
-
-    def test_palette_and_animation_give_the_first_image(self):
-        first, second = (PILImage.fromarray(np.full((8, 8, 3), value, np.uint8)) for value in (40, 200))
-        first.save("a.gif", save_all=True, append_images=[second])
-        with PILImage.open("a.gif") as animation:
-            images = [to_image(animation, "image"), read_image(Path("a.gif"))]
-        assert [abs(int(image[0, 0, 0]) - 40) < 3 for image in images] == [True, True]
-
     def test_arrays_are_shared_where_they_can_be(self):
         array = picture()
         for shared in (array, array[:, 5:20], torch.from_numpy(array)):
             assert np.shares_memory(to_image(shared, "image"), array)
         flipped = array[:, ::-1]
         np.testing.assert_array_equal(to_image(flipped, "image"), flipped)
-
-    @pytest.mark.parametrize("name", ["cut.jpg", "cut.png", "empty.jpg"])
-    def test_a_file_cut_off_or_empty(self, name):
-        path = Path(write_image(name, picture(200, 300)))
-        path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3 if "cut" in name else 0])
-        with pytest.raises(SourceError, match=rf"image must be whole, '{name}' is empty, cut off or damaged"):
-            read(path)
 
     def test_a_jpeg_may_hold_a_thumbnail_and_be_followed_by_a_film(self):
         whole, thumbnail = (cv2.imencode(".jpg", picture(*size))[1].tobytes() for size in ((60, 80), (6, 8)))
@@ -107,30 +78,6 @@ class TestImages:
         path.write_bytes(whole[:2] + exif + whole[2:-40])
         with pytest.raises(SourceError, match=r"motion\.jpg' is empty, cut off or damaged"):
             read_image(path)
-
-    def test_a_corrupt_file(self):
-        Path("noise.webp").write_bytes(os.urandom(500))
-        with pytest.raises(SourceError, match=r"image must be decodable, 'noise\.webp' is corrupt"):
-            read("noise.webp")
-
-    @pytest.mark.parametrize(
-        ("value", "message"),
-        [
-            (
-                np.zeros((3, 8, 9), np.uint8),
-                r"image must be \[H, W, 3\], got uint8 \[3, 8, 9\], which looks like \[C, H, W\]",
-            ),
-            (np.zeros((8, 9, 3)), r"image must be uint8 \[H, W, 3\] RGB in 0\.\.255, got float64 \[8, 9, 3\]"),
-            (torch.zeros(8, 9, 3), r"image must be uint8 .* got float32 \[8, 9, 3\]"),
-            (np.zeros((8, 9, 2), np.uint8), r"of at least one pixel, got uint8 \[8, 9, 2\]"),
-            (np.zeros((0, 9, 3), np.uint8), r"of at least one pixel, got uint8 \[0, 9, 3\]"),
-            (PILImage.fromarray(np.zeros((4, 4), np.float32)), "got a PIL image of mode 'F'"),
-            (7, "image must be an array, tensor, PIL image, path or bytes, got int"),
-        ],
-    )
-    def test_what_is_no_image_is_named(self, value, message):
-        with pytest.raises(InputError, match=message):
-            to_image(value, "image")
 
 
 @pytest.mark.gpu
@@ -164,15 +111,10 @@ class TestLists:
         assert len(list(source)) == 1
 
     def test_nothing_to_read(self):
-        for name, message in {
-            ".": "source must be a folder with images, .* has none",
-            "*.png": "source must be a glob that matches files, .* has none",
-            "nothing.mp4": r"source must exist, .*nothing\.mp4' does not",
-        }.items():
-            with pytest.raises(SourceError, match=message):
+        for name in (".", "*.png", "nothing.mp4", 1.5, bytearray(b"image")):
+            with pytest.raises(InputError) as caught:
                 open_source(name)
-        with pytest.raises(InputError, match="must be a path, URL, camera, image or an iterable of these, got float"):
-            open_source(1.5)
+            assert caught.value.argument == "source"
 
 
 class TestVideos:
@@ -331,7 +273,3 @@ def test_a_glob_in_a_list_is_as_many_images_as_it_matches(tmp_path):
     assert open_source([f"file://{given[2]}"]).length == 1
     assert [frame.index for frame in open_source(given, start=4)] == [4, 5, 6]
     assert len(split_sources(given[:2])) == 2
-    with pytest.raises(
-        InputError, match="source must be a path, URL, camera, image or an iterable of these, got bytearr"
-    ):
-        open_source(bytearray(b"image"))

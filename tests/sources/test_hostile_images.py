@@ -83,6 +83,8 @@ def test_a_gif_whose_first_image_exceeds_the_screen_is_refused():
 
 @pytest.mark.parametrize("suffix", [".png", ".gif", ".webp", ".bmp", ".tif"])
 def test_data_that_end_early_are_told(suffix):
+    with pytest.raises(SourceError, match="image must be whole, 'a' is empty, cut off or damaged"):
+        decode_image(b"", "'a'")
     data = encode(suffix, **({"compression": "tiff_lzw"} if suffix == ".tif" else {}))
     if suffix == ".png":  # a whole file with half the rows
         head = chunk(b"IHDR", struct.pack(">IIBBBBB", 53, 37, 8, 2, 0, 0, 0))

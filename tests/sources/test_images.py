@@ -28,6 +28,7 @@ ALPHA = PILImage.fromarray(np.arange(48 * 64, dtype=np.uint8).reshape(48, 64))
 RGBA, PALETTE = RGB.copy(), RGB.quantize(200)
 RGBA.putalpha(ALPHA)
 INVERTED = PILImage.fromarray(255 - picture())
+TWELVE_BITS = picture()[..., 0].astype(np.uint16) << 4  # which do not say what white is
 
 
 def lab():
@@ -235,10 +236,15 @@ class TestUrls:
         lambda: np.array([picture(), picture(9, 9)], dtype=object),
         lambda: np.array(["a.png", "b.png"]),
         lambda: picture().astype(object),
+        lambda: picture().astype(float),
+        *(lambda pack=pack: pack(TWELVE_BITS) for pack in (np.asarray, torch.from_numpy, PILImage.fromarray)),
+        *(lambda shape=shape: np.zeros(shape, np.uint8) for shape in ((3, 8, 9), (8, 9, 2), (0, 9, 3), (5,))),
+        lambda: torch.zeros(8, 9, 3),
+        lambda: PILImage.fromarray(np.zeros((4, 4), np.float32)),
     ],
 )
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:.*quantize:UserWarning")
-def test_unusual_arrays_and_tensors_are_refused(make):
+def test_what_is_no_image_is_refused(make):
     for use in (lambda image: to_image(image, "image"), open_source):
         with pytest.raises(InputError) as caught:
             use(make())

@@ -206,15 +206,6 @@ def test_any_edit_list(name, edits, clips, tmp_path):
     assert_whole(path, cut_video(str(path), seconds=0.1))
 
 
-def test_rotation(clips, tmp_path):
-    path = remux(tmp_path / "v.mp4", clips("open-pyramid.mp4"), prepare=lambda stream: stream.set_display_rotation(90))
-    parts = cut_video(str(path), seconds=0.1)
-    assert is_cut(parts)
-    assert assert_whole(path, parts, 3) == 0
-    with open_part(str(path), parts[2]) as source:
-        assert source.size_hw == (128, 96)
-
-
 @pytest.mark.parametrize(("suffix", "frames"), [("mp4", 1), ("mp4", 2), ("mkv", 2), ("ts", 1), ("avi", 2)])
 def test_a_short_video(suffix, frames, tmp_path):
     path = write(tmp_path / f"v.{suffix}", frames=frames)
@@ -279,19 +270,12 @@ class TestDoubt:
     def parts(self, clips):
         return cut_video(str(clips("open.mp4")), seconds=0.1)
 
-    @pytest.mark.parametrize(
-        ("pts", "cause"),
-        [
-            (14337, "its packet is not found"),
-            (3072, "its packet is not found"),
-            (-(2**62), "its packet is not found"),
-            (2**70, "seeking to it fails"),
-        ],
-    )
-    def test_an_entry_of_another_file(self, pts, cause, parts, clips):
+    @pytest.mark.parametrize("pts", [14337, 3072, -(2**62), 2**70])
+    def test_an_entry_of_another_file(self, pts, parts, clips):
         part = replace(parts[1], entry=replace(parts[1].entry, pts=pts))
-        message = rf"entry must be the key frame {part.first} of '.*open\.mp4'.*{cause}"
-        with pytest.raises(CannotEnterError, match=message):
+        with pytest.raises(
+            CannotEnterError, match=rf"entry must be the key frame {part.first} of '.*open\.mp4', at {pts} "
+        ):
             open_part(str(clips("open.mp4")), part)
 
     def test_a_part_that_is_longer_than_the_file(self, parts, clips):

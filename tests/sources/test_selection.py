@@ -79,14 +79,6 @@ def test_frames_left_out_are_not_converted(clips, monkeypatch):
     assert len(list(open_source(clips("endless.mp4"), every=20, start=5))) == len(converted) == 3
 
 
-def test_a_varying_rate(tmp_path):
-    times = [index + index // 3 * 2 for index in range(40)]
-    path = encode(tmp_path / "v.mp4", [moving(index) for index in range(40)], options={"g": "5"}, times=times)
-    frames = list(open_source(path))
-    for start in (33, f"{frames[33].time_s}s"):
-        assert_same(list(open_source(path, start=start)), frames[33:])
-
-
 @pytest.mark.parametrize(("suffix", "damaged"), [("mp4", 3), ("mp4", 31), ("mkv", 31), ("ts", 3)])
 def test_damage_before_the_start_shifts_no_index(suffix, damaged, tmp_path):
     path = write_video(tmp_path / f"v.{suffix}", frames=50, size=(96, 128))
@@ -157,11 +149,11 @@ class TestWrongArguments:
         with pytest.raises(InputError, match=r"start must be a frame's index from 0, or a time like '12\.5s', '1:02'"):
             select_frames(start=start)
 
-    @pytest.mark.parametrize("name", ["every", "limit"])
-    @pytest.mark.parametrize("value", [0, -1, 2.0, True, "3"])
-    def test_a_wrong_number(self, name, value):
-        with pytest.raises(InputError, match=rf"{name} must be a whole number of at least 1, got {value!r}"):
-            open_source(picture(), **{name: value})
+    def test_a_wrong_number(self):
+        for name, value in (("every", 0), ("every", "3"), ("limit", 0), ("limit", True), ("video_stream", -1)):
+            with pytest.raises(InputError) as caught:
+                open_source(picture(), **{name: value})
+            assert caught.value.argument == name
 
     @pytest.mark.parametrize(
         ("text", "seconds"), [("12.5s", 12.5), (".5s", 0.5), ("1:02", 62), ("1:02:03.5", 3723.5), ("90:00", 5400)]

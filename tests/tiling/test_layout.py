@@ -65,16 +65,12 @@ def test_huge_frames_are_refused_or_cut_without_counting_to_a_billion():
 
 
 def test_arguments_are_checked():
-    wrong = [((31,), r"^tile must be 32 pixels or more, \(height, width\) or 'auto', got 31\.$")]
-    wrong += [((tile,), "^tile must be 32 pixels") for tile in (True, "640", (640,), (640, 2**31), np.full(2, 640))]
-    wrong += [((640, overlap), "^overlap must be 0..0.9, a") for overlap in (0.95, -0.1, math.nan, "0.5", True)]
-    wrong += [
-        ((None, 0.3), "^tile must be given with overlap and full, got None with 0.3"),
-        ((None, 0.2, False), "^tile"),
-    ]
-    for arguments, match in (*wrong, ((640, 0.2, 1), "^full must be True or False, got 1")):
-        with pytest.raises(InputError, match=match):
+    wrong = [((tile,), "tile") for tile in (31, True, "640", (640,), (640, 2**31), np.full(2, 640))]
+    wrong += [((640, overlap), "overlap") for overlap in (0.95, -0.1, math.nan, "0.5", True)]
+    for arguments, name in (*wrong, ((None, 0.3), "tile"), ((None, 0.2, False), "tile"), ((640, 0.2, 1), "full")):
+        with pytest.raises(InputError) as caught:
             Tiling(*arguments)
+        assert caught.value.argument == name
 
 
 def test_a_text_states_a_size():

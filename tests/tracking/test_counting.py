@@ -139,7 +139,6 @@ def test_an_unconfirmed_track_counts_nowhere_and_an_old_one_is_forgotten():
     line.update(at(80))
     for _ in range(2500):
         line.update(found_at([], []))
-    assert not line._tracks
     assert line.update(at(30)).as_dict() == {"in": {}, "out": {}}
 
 
@@ -174,13 +173,6 @@ def test_a_stay_is_of_the_class_that_came_in():
     }
 
 
-def test_the_class_is_the_tracks():
-    line = Line((0, 60), (160, 60))
-    for y in (80, 30):
-        count = line.update(replace(at(y), track_class_id=np.array([1])))
-    assert count.as_dict()["in"] == {"bus": 1}
-
-
 def test_each_stream_counts_for_itself():
     counting = Counting([Line((0, 60), (160, 60), name="gate")])
     image = np.zeros((*SIZE, 3), np.uint8)
@@ -194,34 +186,31 @@ def test_each_stream_counts_for_itself():
 
 def test_counters_are_read_from_texts():
     line, zone = parse_counters(["gate 1=line:0,400,1280,400.5:frames=2", "zone:0,0,9,0,9,9:share=0.5"])
-    assert (line.name, line.points, line._frames) == ("gate 1", ((0, 400), (1280, 400.5)), 2)
-    assert (zone.name, zone.points, zone._share) == ("zone2", ((0, 0), (9, 0), (9, 9)), 0.5)
+    assert (line.name, line.points) == ("gate 1", ((0, 400), (1280, 400.5)))
+    assert (zone.name, zone.points) == ("zone2", ((0, 0), (9, 0), (9, 9)))
+    (line,) = parse_counters(["line:0,60,160,60:frames=2"])
+    assert [line.update(at(y)).as_dict()["in"] for y in (80, 30, 30)] == [{}, {}, {"car": 1}]
+    (zone,) = parse_counters(["zone:0,35,160,35,160,119,0,119:share=0.5:frames=1"])
+    assert [zone.update(at(y)).as_dict()["inside"] for y in (29, 31)] == [{}, {"car": 1}]
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "cause"),
     [
-        ("", r"\[NAME=\]line:.*, got ''"),
-        ("line", r"\[NAME=\]line:"),
-        ("line:1,2,3", r"\[NAME=\]line:"),
-        ("line:1,2,3,4,5,6", r"\[NAME=\]line:"),
-        ("line:1,2,3,4:share=0.5", r"\[NAME=\]line:"),
-        ("line:1,2,3,4:frames=x", r"\[NAME=\]line:"),
-        ("line:1,2,3,4:colour=red", r"\[NAME=\]line:"),
-        ("circle:1,2,3,4", r"\[NAME=\]line:"),
-        ("line:1,2,1,2", r"end must be another point than start, got \(1\.0, 2\.0\) twice"),
-        ("line:1,2,3,nan", r"points must be \(x, y\) in pixels, up to 1,048,576, got"),
-        ("zone:1,2,3,4", "points must be at least three corners of a zone, got 2"),
-        ("zone:1,2,3,4,5,6:share=2", r"share must be above 0 and at most 1, got 2\.0"),
-        ("zone:1,2,3,4,5,1e9", "points must be"),
-        ("line:1,2,3,1e999", "points must be"),
-        ("line:1,2,3,4:anchor=top", "anchor must be corners, center, bottom, got 'top'"),
-        ("line:1,2,3,4:frames=0", "frames must be a whole number of at least 1, got 0"),
+        *((text, "[NAME=]line:") for text in ("", "line", "line:1,2,3", "line:1,2,3,4,5,6", "circle:1,2,3,4")),
+        *((f"line:1,2,3,4:{text}", "[NAME=]line:") for text in ("share=0.5", "frames=x", "colour=red")),
+        *((text, "points must be ") for text in ("line:1,2,3,nan", "line:1,2,3,1e999", "zone:1,2,3,4,5,1e9")),
+        ("line:1,2,1,2", "end must be another point than start"),
+        ("zone:1,2,3,4", "points must be at least three corners"),
+        ("zone:1,2,3,4,5,6:share=2", "share must be above 0"),
+        ("line:1,2,3,4:anchor=top", "anchor must be "),
+        ("line:1,2,3,4:frames=0", "frames must be "),
     ],
 )
-def test_what_is_wrong_in_a_text_is_named(text, message):
-    with pytest.raises(InputError, match=f"^count must be .*{message}"):
+def test_what_is_wrong_in_a_text_is_named(text, cause):
+    with pytest.raises(InputError, match=r"^count must be ") as caught:
         parse_counters([text])
+    assert cause in str(caught.value)
 
 
 def test_a_box_that_is_no_number_is_nowhere():
@@ -232,8 +221,3 @@ def test_a_box_that_is_no_number_is_nowhere():
             count = counter.update(replace(at(40), xyxy=np.full((1, 4), value, np.float32)))
             assert not count.events
             assert not count.out_by_class
-
-
-def test_untracked_detections_are_refused():
-    with pytest.raises(InputError, match=r"^found must be tracked, got no track_id"):
-        Zone(SQUARE).update(replace(at(1), track_id=None))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from maskjet.detections import Detections
-from maskjet.errors import InputError, OutputError
+from maskjet.errors import OutputError
 from maskjet.masks import coco_rle
 from maskjet.tracking import Tracker, smooth, smoothing
 from tests.tracking.test_tracker import SIZE, moved, seen
@@ -126,19 +126,6 @@ def test_results_may_come_from_json_lines_and_masks_go_to_a_file(monkeypatch):
     again = smooth((Detections.from_dict(json.loads(line)), None) for line in lines)
     assert [found.as_dict() for found in again] == expected
     assert [each["filled"] for each in expected[4]["detections"]] == [True, True]
-
-
-@pytest.mark.parametrize(
-    ("use", "message"),
-    [
-        (lambda: smooth([], longest_s=-1), "longest_s must be at least 0, got -1"),
-        (lambda: smooth([(seen(moved(3)), 0)]), "results must be tracked, got no track_id"),
-        (lambda: smooth(given((replace(seen(moved(3)), rle=[{"size": [*SIZE], "counts": b"0"}]), [1]))), "counts must"),
-    ],
-)
-def test_wrong_arguments_are_named(use, message):
-    with pytest.raises(InputError, match=message):
-        use()
 
 
 def test_a_full_disk_is_named(monkeypatch):

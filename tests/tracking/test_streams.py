@@ -51,15 +51,10 @@ def test_tracking_changes_no_row(model, images, options):
     assert tracked[-1].track_class_id.dtype == np.int64
 
 
-def test_depth_and_batch_change_nothing(model, images):
-    expected = found(model, images, track=True)
-    for options in ({"depth": 1}, {"depth": 3, "batch": 2, "whole_batches": True}):
-        for one, other in zip(expected, found(model, images, track=True, **options), strict=True):
-            assert one.track_id.tolist() == other.track_id.tolist()
-
-
-def test_each_source_has_its_tracker(model, images):
+def test_each_source_has_its_tracker_and_depth_and_batch_change_nothing(model, images):
     alone = [each.track_id.tolist() for each in found(model, images, track=True)]
+    batched = found(model, images, track=True, depth=3, batch=2, whole_batches=True)
+    assert [each.track_id.tolist() for each in batched] == alone
     other = [each.track_id.tolist() for each in found(model, images[::-1], track=True)]
     together = {0: [], 1: []}
     for frame, detections in model.stream([open_source(images), open_source(images[::-1])], track=True):
@@ -94,22 +89,14 @@ def test_a_tracker_gets_weaker_detections_too(model, images):
     assert 0.1 < weakest < 0.3
 
 
-@pytest.mark.parametrize(
-    ("track", "message"),
-    [
-        (3, "track must be True, False, or for one source a tracker with update.., got int"),
-        (
-            SimpleNamespace(update=lambda found, _: found[:1]),
-            r"track.update must return the \d+ detections .*, got 1 of",
-        ),
-        (SimpleNamespace(update=lambda *_: None), "track.update must return the .* that it got, got NoneType"),
-    ],
-)
-def test_wrong_trackers_are_named(model, images, track, message):
-    with pytest.raises(InputError, match=message):
-        found(model, images, track=track)
-    with pytest.raises(InputError, match=r"for one source a tracker with update\(\), got Recorder for 2 sources"):
-        model.stream([open_source(images), open_source(images)], track=Recorder())
+def test_wrong_trackers_are_named(model, images):
+    for update in (lambda found, _: found[:1], lambda *_: None):
+        with pytest.raises(InputError, match=r"track\.update must return the \d+ detections that it got, got "):
+            found(model, images[:1], track=SimpleNamespace(update=update))
+    for source, track in ((images, 3), ([open_source(images), open_source(images)], Recorder())):
+        with pytest.raises(InputError) as caught:
+            model.stream(source, track=track)
+        assert caught.value.argument == "track"
 
 
 def test_the_tracker_of_a_model_has_its_threshold(model, images):
