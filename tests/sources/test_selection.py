@@ -79,6 +79,14 @@ def test_frames_left_out_are_not_converted(clips, monkeypatch):
     assert len(list(open_source(clips("endless.mp4"), every=20, start=5))) == len(converted) == 3
 
 
+def test_a_varying_rate(tmp_path):
+    times = [index + index // 3 * 2 for index in range(40)]
+    path = encode(tmp_path / "v.mp4", [moving(index) for index in range(40)], options={"g": "5"}, times=times)
+    frames = list(open_source(path))
+    for start in (33, f"{frames[33].time_s}s"):
+        assert_same(list(open_source(path, start=start)), frames[33:])
+
+
 @pytest.mark.parametrize(("suffix", "damaged"), [("mp4", 3), ("mp4", 31), ("mkv", 31), ("ts", 3)])
 def test_damage_before_the_start_shifts_no_index(suffix, damaged, tmp_path):
     path = write_video(tmp_path / f"v.{suffix}", frames=50, size=(96, 128))
