@@ -17,6 +17,7 @@ from PIL import ImageCms
 from PIL.PngImagePlugin import PngInfo
 
 from maskjet.errors import InputError, SourceError
+from maskjet.sources.expansion import expand_sources
 from maskjet.sources.frames import open_source
 from maskjet.sources.images import decode_image, read_image, to_image
 from tests.sources.clips import close_to, picture
@@ -95,6 +96,18 @@ def test_a_grey_tiff_of_twelve_bits_has_white_at_4095():
     data = b"II*\0" + struct.pack("<I", 8 + len(packed)) + packed + struct.pack("<H", len(tags)) + entries + bytes(4)
     for image in ways(data, "a.tif"):
         np.testing.assert_array_equal(image, np.full((2, 4, 3), 255))
+
+
+def test_an_animated_gif_is_refused_as_a_source_and_elsewhere_its_first_image():
+    for name, others in {"a.gif": [INVERTED], "still.gif": [], "a.png": [INVERTED]}.items():
+        PALETTE.save(name, save_all=True, append_images=others)
+    with pytest.raises(SourceError, match=r"must be an image or a video, 'a\.gif' is an animation: make an MP4 of it"):
+        open_source("a.gif")
+    for given, count in (("still.gif", 1), ("a.png", 1), (["a.gif", "still.gif"], 2), (".", 3), ("*.gif", 2)):
+        frames = list(open_source(given))
+        assert [close_to(frame.image, picture()) for frame in frames] == [True] * count
+    (images,) = expand_sources(".")
+    assert [path.name for path in images.files] == ["a.gif", "a.png", "still.gif"]
 
 
 @pytest.mark.parametrize(

@@ -17,18 +17,19 @@ NAMES = {0: "car", 1: "bus"}
 SQUARE = ((40, 30), (119, 30), (119, 89), (40, 89))
 
 
-def found_at(boxes, ids, classes=None):
-    """Detections with masks that fill their boxes."""
+def found_at(boxes, ids, classes=None, *, has_masks=True):
+    """Detections, perhaps with masks that fill their boxes."""
     boxes = np.array(boxes, np.float32).reshape(-1, 4)
     masks = np.zeros((len(boxes), *SIZE), bool)
     for mask, (x1, y1, x2, y2) in zip(masks, np.rint(boxes).clip(0).astype(int), strict=True):
         mask[y1:y2, x1:x2] = True
     classes = np.zeros(len(boxes), np.int32) if classes is None else np.array(classes, np.int32)
     ids = np.array(ids, np.int64)
-    return Detections(SIZE, boxes, np.ones(len(boxes), np.float32), classes, coco_rle.encode(masks), NAMES, ids)
+    rle = coco_rle.encode(masks) if has_masks else None
+    return Detections(SIZE, boxes, np.ones(len(boxes), np.float32), classes, rle, NAMES, ids)
 
 
-def wandering(seed, count=12, frames=150):
+def wandering(seed, count=12, frames=150, *, has_masks=False):
     """Boxes on random walks, also beyond the border; ids of -1, and gaps of a frame."""
     random = np.random.default_rng(seed)
     centres, speeds = random.uniform(0, SIZE[::-1], (count, 2)), random.normal(0, 5, (count, 2))
@@ -38,7 +39,7 @@ def wandering(seed, count=12, frames=150):
         centres = centres + speeds
         boxes = np.hstack([centres - sides / 2, centres + sides / 2]).clip(0, (*SIZE[::-1], *SIZE[::-1]))
         seen = random.random(count) < 0.97
-        yield found_at(boxes[seen], ids[seen], np.arange(count)[seen] % 2)
+        yield found_at(boxes[seen], ids[seen], np.arange(count)[seen] % 2, has_masks=has_masks)
 
 
 def missed_once(frames):
@@ -104,7 +105,7 @@ def test_a_share_is_that_of_a_masks_pixels(share):
     polygon[30:90, 40:120] = True
     zone = Zone(SQUARE, share=share, frames=1)
     counted = 0
-    for found in wandering(5, frames=60):
+    for found in wandering(5, frames=60, has_masks=True):
         expected = [m[polygon].sum() >= share * m.sum() > 0 for m in found.masks()]
         counts = zone.update(found).inside_by_class
         assert sum(counts.values()) == np.count_nonzero(np.array(expected) & (found.track_id >= 0))

@@ -36,7 +36,6 @@ def found(model, source, **options):
     "options",
     [
         {},
-        {"threshold": 0.7},
         {"threshold": {"person": 0.3}},  # others have no weak ones, which would come before persons
         {"classes": ["car", "truck"], "max_detections": 3},
     ],
