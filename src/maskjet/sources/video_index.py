@@ -162,11 +162,12 @@ class _Index:
 
     def _read_keys(self, selection: Selection | None) -> list[_Key]:
         """Read packets from the first one on, which must be a key frame."""
-        keys, behind, latest = list[_Key](), 0, -math.inf
+        keys, behind, latest, is_whole = list[_Key](), 0, -math.inf, False
         with suppress(av.error.FFmpegError):
             for number, packet in enumerate(self._container.demux(self._stream)):
                 pts = packet.pts
-                if pts is None or self._is_doubtful(packet) or number == _MOST_PACKETS or behind > _MOST_LEADING:
+                is_whole = behind > _MOST_LEADING or (not packet.size and packet.dts is None)  # that is the end
+                if is_whole or pts is None or self._is_doubtful(packet) or number == _MOST_PACKETS:
                     break
                 if packet.is_discard:
                     continue
@@ -176,8 +177,10 @@ class _Index:
                 self._times.append(pts)
                 if selection is not None:
                     behind += not self.is_early(len(self._times) - 1, pts - self.start, selection)
-        is_certain = keys and not keys[0].number and self._are_frames(sorted(self._times))
-        return keys if is_certain else []
+        if not (keys and keys[0].number == 0 and self._are_frames(sorted(self._times))):
+            return []
+        # Before a doubtful packet, leading pictures may be missing.
+        return [key for key in keys if is_whole or key.shown + _MOST_LEADING < len(self._times)]
 
     def _list_keys(self) -> list[_Key]:
         """The shown key frames; empty if the list is inconsistent."""
