@@ -66,9 +66,19 @@ class Decoding:
         Raises:
             UnsupportedError: PyTorch can't use the GPU.
         """
+        import torch
+
+        from maskjet.ops.gpu import on_device
+
+        device = torch.device(self.device)
         options: dict[str, object] = {"primary_ctx": "0", "current_ctx": "1"}
-        with current(self.device):
-            yield HWAccel("cuda", self.device.partition(":")[2], options=options, is_hw_owned=True)
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(on_device(device))
+                torch.zeros(1, dtype=torch.uint8, device=device)  # creates the context in a new thread
+            except (RuntimeError, AssertionError) as error:  # the latter without CUDA
+                raise UnsupportedError(f"device={self.device!r} can't be used: {first_line(error)}") from error
+            yield HWAccel("cuda", str(device.index), options=options, is_hw_owned=True)
 
     def alone(self) -> AbstractContextManager[Any]:
         """A context in which decoders may be made and freed: no graph is captured meanwhile."""
@@ -81,26 +91,6 @@ class Decoding:
 
 ON_CPU = Decoding()
 """Decode on the CPU."""
-
-
-@contextmanager
-def current(device: str) -> Iterator[None]:
-    """Make PyTorch's CUDA context of a GPU, "cuda:N", current in this thread.
-
-    Raises:
-        UnsupportedError: PyTorch can't use the GPU.
-    """
-    import torch
-
-    from maskjet.ops.gpu import on_device
-
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(on_device(torch.device(device)))
-            torch.zeros(1, dtype=torch.uint8, device=device)  # creates the context in a new thread
-        except (RuntimeError, AssertionError) as error:  # the latter without CUDA
-            raise UnsupportedError(f"device={device!r} can't be used: {first_line(error)}") from error
-        yield
 
 
 def choose_decoding(config: EngineConfig, streams: int = 1) -> Decoding:

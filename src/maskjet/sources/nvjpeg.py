@@ -18,7 +18,6 @@ import torch
 from maskjet.errors import UnsupportedError, first_line
 from maskjet.host.extras import missing
 from maskjet.ops.gpu import capturing, on_device
-from maskjet.sources.decoding import current
 from maskjet.sources.plain_jpegs import PlainJPEG
 
 _CUDA = 13  # major version of the library and of PyTorch's runtime
@@ -58,7 +57,11 @@ class JPEGDecoder:
         handle, engines, cores = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint()
         self._free: queue.SimpleQueue[_State] = queue.SimpleQueue()
         with ExitStack() as stack:
-            stack.enter_context(current(device))
+            try:
+                stack.enter_context(on_device(self._device))
+                torch.zeros(1, dtype=torch.uint8, device=self._device)  # creates the context in a new thread
+            except (RuntimeError, AssertionError) as error:  # AssertionError: no CUDA
+                raise UnsupportedError(f"device={device!r} can't be used: {first_line(error)}") from error
             stack.enter_context(capturing)
             undo = stack.enter_context(ExitStack())
             status = library.nvjpegCreateEx(_HARDWARE, None, None, _INTERPOLATED, ctypes.byref(handle))
