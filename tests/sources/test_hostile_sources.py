@@ -24,7 +24,7 @@ from maskjet.sources.expansion import expand_sources
 from maskjet.sources.frames import ListSource, open_source
 from tests.engine.test_pictures import model
 from tests.sources.clips import encode, picture, read, write_image, write_video
-from tests.sources.test_lost_frames import FORMATS, write
+from tests.sources.test_lost_frames import FORMATS, mutate, write
 
 PATIENCE_S = 60  # far more than anything here takes
 pytestmark = pytest.mark.usefixtures("in_folder")
@@ -170,10 +170,8 @@ class TestLyingFiles:
     def test_a_damaged_file_is_a_video_or_an_error_of_ours(self, kind, seeds, tmp_path):
         data, path = write(tmp_path, kind, 15).read_bytes(), Path(f"d.{kind}")
         for seed in seeds:
-            rng, damaged = random.Random(seed), bytearray(data)
-            for _ in range(rng.choice([1, 5, 50])):
-                damaged[rng.randrange(rng.choice([1024, len(data)]))] = rng.randrange(256)
-            path.write_bytes(damaged)
+            rng = random.Random(seed)
+            path.write_bytes(mutate(data[:1024], rng) + data[1024:] if seed % 2 else mutate(data, rng))
             try:
                 assert all(frame.image.dtype == np.uint8 for frame in read(path)[1])
             except MaskjetError as error:
