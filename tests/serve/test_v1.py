@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from maskjet import Detections, traffic
 from maskjet.errors import DeviceError, InputError
-from maskjet.serve import queries
+from maskjet.masks import coco_rle
+from maskjet.serve import queries, v1
 from maskjet.serve.settings import Settings
 from tests.serve.client import Held, asking, encoded, problem_of, run, served
 
@@ -68,7 +69,7 @@ async def test_masks_are_given_as_asked_for(client, model, street):
     }
     assert [answers[masks]["has_masks"] for masks in ("rle", "polygons", "none")] == [True, True, False]
     assert Detections.from_dict(answers["rle"]).rle == found.rle
-    outlines = [[outline.tolist() for outline in one] for one in found.polygons(tolerance=1.5)]
+    outlines = [[outline.tolist() for outline in one] for one in found.polygons(tolerance=1.5, along="edges")]
     assert [entry["polygons"] for entry in answers["polygons"]["detections"]] == outlines
     for masks in ("polygons", "none"):
         again = Detections.from_dict(answers[masks])  # the boxes can be read back
@@ -76,6 +77,17 @@ async def test_masks_are_given_as_asked_for(client, model, street):
         assert np.array_equal(again.xyxy, found.xyxy)
         assert all("rle" not in entry for entry in answers[masks]["detections"])
     assert all("polygons" not in entry for entry in answers["none"]["detections"])
+
+
+@pytest.mark.parametrize("pixels", [[(3, 4)], [(3, 4), (3, 5)], [(3, 4), (3, 5), (3, 6)], [(1, 1), (2, 2)]])
+def test_no_outline_has_fewer_than_three_points(pixels):
+    mask = np.zeros((8, 9), np.uint8)
+    mask[tuple(zip(*pixels, strict=True))] = 1
+    box = np.array([[3, 1, 7, 3]], np.float32)
+    found = Detections(mask.shape, box, np.ones(1, np.float32), np.zeros(1, np.int32), coco_rle.encode(mask))
+    (entry,) = v1.to_dict(found, "polygons")["detections"]
+    assert [cv2.contourArea(np.float32(outline)) for outline in entry["polygons"]] == [len(pixels)]
+    assert min(map(len, found.polygons()[0])) == 3
 
 
 @asking()

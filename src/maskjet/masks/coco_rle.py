@@ -179,11 +179,11 @@ def polygons(
 ) -> list[NDArray[np.float32]]:
     """The outlines of an RLE's connected parts.
 
-    One closed outline per 8-connected part, in image coordinates; a part within a hole has its own. Through the centres
-    of border pixels, outlines restore the mask with its holes filled if they are drawn one after the other with
-    `cv2.fillPoly`; in a single call, OpenCV leaves out pixels that two of them cover. Parts of one or two pixels have
-    outlines of one or two points then. Along the pixels' edges, every outline has an area, and pycocotools restores the
-    mask from them, with holes cut open also these.
+    One closed outline of at least three points per 8-connected part, in image coordinates; a part within a hole has its
+    own. Through the centres of border pixels, outlines restore the mask with its holes filled if they are drawn one
+    after the other with `cv2.fillPoly`; in a single call, OpenCV leaves out pixels that two of them cover. Those of
+    straight lines and single pixels repeat points, and have no area. Along the pixels' edges, every outline has an
+    area, and pycocotools restores the mask from them, with holes cut open also these.
 
     Args:
         rle: The mask.

@@ -69,7 +69,7 @@ def _simplify(line: NDArray[np.int32], tolerance: float) -> Line:
         if len(simple) > 2:
             return np.asarray(simple, np.float32)
         tolerance /= 2
-    return line.astype(np.float32)
+    return np.resize(line, (max(len(line), 3), 2)).astype(np.float32)  # repeats points, as readers expect three
 
 
 def _cut_open(line: Line, holes: list[Line]) -> Line:

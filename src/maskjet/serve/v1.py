@@ -125,7 +125,8 @@ def to_dict(found: Detections, masks: Masks, tolerance: float = 0.0) -> dict[str
     for entry in fields["detections"]:
         del entry["rle"]
     if masks == "polygons":
-        for entry, outlines in zip(fields["detections"], found.polygons(tolerance=tolerance), strict=True):
+        every = found.polygons(tolerance=tolerance, along="edges")  # each outline has an area
+        for entry, outlines in zip(fields["detections"], every, strict=True):
             entry["polygons"] = [outline.tolist() for outline in outlines]
     return fields
 
