@@ -656,9 +656,12 @@ def test_labels_bury_nothing_small_on_a_phone(page):
 def test_a_source_that_ends_is_no_error(page):
     ending = {"id": "door", "name": "door", "state": "running"}
     page.route("**/v1/sources", lambda route: route.fulfill(json={"sources": [ending]}))
-    page.route("**/events", lambda route: route.fulfill(body=": from here on\n\n"))
+    page.route("**/events", lambda route: (ending.update(state="ended"), route.fulfill(body=": from here on\n\n")))
     page.route("**/preview.mjpeg", lambda route: route.fulfill(body=""))
     page.reload()
-    page.locator("#source-list").get_by_role("button").click()
+    source = page.locator("#source-list").get_by_role("button")
+    expect(source.locator(".state")).to_have_text("running")
+    source.click()
     expect(page.locator("#result")).to_have_text("The source has ended.")
+    expect(source.locator(".state")).to_have_text("ended")
     expect(page.locator("#problem")).to_be_hidden()

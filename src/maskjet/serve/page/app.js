@@ -55,12 +55,14 @@ async function showSources() {
     // This server has none.
   }
   $("sources").hidden = !sources?.length;
-  $("source-list").replaceChildren(...(sources ?? []).map((source) => {
+  const list = $("source-list"), focused = [...list.children].indexOf(document.activeElement);
+  list.replaceChildren(...(sources ?? []).map((source) => {
     const state = element("span", { className: "state", textContent: source.state ?? "" });
     const button = element("button", { type: "button", className: "tool" }, element("span", { textContent: source.name ?? source.id }), state);
     button.addEventListener("click", () => open((signal) => openSource(source, signal)));
     return button;
   }));
+  list.children[focused]?.focus();
 }
 
 const model = () => models.find(({ name }) => name === $("model").value) ?? models[0];
@@ -186,7 +188,9 @@ async function openSource(source, signal) {
     stage.show(picture, null)?.close();
   };
   await followSource(source.id, { onEvent, onPicture, signal });
-  if (!signal.aborted) $("result").textContent = "The source has ended.";
+  if (signal.aborted) return;
+  $("result").textContent = "The source has ended.";
+  await showSources();
 }
 
 // --- Results -------------------------------------------------------------------------------------------------------
