@@ -20,7 +20,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from maskjet.errors import InputError, SourceError
-from maskjet.serve import Settings, source_names, sources, subscribers
+from maskjet.serve import Settings, server, source_names, sources, subscribers
 from maskjet.tracking import Tracker
 from maskjet.traffic import Street
 from tests.serve.client import BEARER, TOKEN, Held, encoded, problem_of, run, served, serving
@@ -459,16 +459,20 @@ async def test_the_place_of_a_source_is_free_when_its_thread_has_ended(model, ga
 
 
 @run
-async def test_sources_may_be_none_and_are_changed_only_where_that_is_allowed(model):
+async def test_sources_may_be_none_and_are_changed_only_where_that_is_allowed(model, monkeypatch):
+    for name in ("open_stream", "open_source"):
+        monkeypatch.setattr(sources, name, lambda *_, **__: pytest.fail("It was opened."))
+    inner = ("[2002:7f00:1::]", "100.100.100.200", "[fd00:ec2::254]", "127.0.0.1", "169.254.169.254")
     for settings in ({}, {"token": TOKEN}, {"allow_sources": True}):
         async with served({"demo": model}, **settings) as client:
             assert (await client.get("/v1/sources", headers=BEARER)).json() == {"sources": []}
             for answer in (
-                await client.post("/v1/sources", json={"url": "rtsp://192.0.2.1/"}, headers=BEARER),
+                *[await client.post("/v1/sources", json={"url": f"http://{host}/"}, headers=BEARER) for host in inner],
                 await client.delete("/v1/sources/door", headers=BEARER),
             ):
                 assert problem_of(answer)[0] == 403
                 assert problem_of(answer)[1].endswith("which was started without allow_sources.")
+            assert not [thread for thread in threading.enumerate() if thread.name.startswith("maskjet-source-")]
     async with served({"demo": model}, token=TOKEN, allow_sources=True, sources=0) as client:
         answer = await client.post("/v1/sources", json={"url": "rtsp://192.0.2.1/"}, headers=BEARER)
         assert problem_of(answer)[0] == 403
@@ -625,7 +629,12 @@ def test_urls_of_cameras_are_allowed_and_names_have_no_passwords():
 
 @run
 async def test_a_source_that_does_not_exist_is_told(model):
-    with serving({"demo": model}, source=("/nowhere/at all.mp4",)) as address:
-        async with httpx.AsyncClient(base_url=f"http://{address}") as client:
-            facts = await wait_for(client, "at-all-mp4", "failed")
+    async with served({"demo": model}, source=("/nowhere/at all.mp4",)) as client:  # it is gone since the start
+        facts = await wait_for(client, "at-all-mp4", "failed")
     assert facts["error"] == "source must exist, 'at all.mp4' does not."
+
+
+@pytest.mark.parametrize("source", ["typo.mp4", "door=/nowhere/a.mp4", "file:///nowhere/a.mp4", "/nowhere/*.jpg"])
+def test_a_file_to_watch_that_does_not_exist_ends_the_start(source):
+    with pytest.raises(SourceError, match=r"^source must (exist|be a glob that matches files), "):
+        server.listen(Settings(port=0, source=("rtsp://192.0.2.1/", "0", "/dev/video9", source)))

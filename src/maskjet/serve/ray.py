@@ -91,11 +91,13 @@ def _make_app(chosen: ReplicaConfig) -> FastAPI:
     process.suit_program()
     from maskjet.model import load
     from maskjet.serve import create_app
+    from maskjet.serve.source_names import check_files
 
     context = serve.get_replica_context()
     settings = chosen.settings.with_token()
     check_exposure(settings)
     check_sources(settings.sources, context.world_size)
+    check_files(settings.source)
     config = EngineConfig.from_env(**chosen.engine)
     if config.device == "auto":  # Ray exposes GPUs even to replicas that request none
         has_gpu = bool(ray.get_runtime_context().get_accelerator_ids()["GPU"])

@@ -38,9 +38,14 @@ def listen(settings: Settings) -> socket.socket:
 
     Raises:
         InputError: Other machines would reach it, and there is no token.
+        SourceError: A file that is to be watched does not exist.
         UnsupportedError: It can't be bound.
     """
     settings.check_exposure()
+    if settings.source:
+        from maskjet.serve.source_names import check_files
+
+        check_files(settings.source)
     host = settings.host.strip("[]")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, settings.port, type=socket.SOCK_STREAM)[0]

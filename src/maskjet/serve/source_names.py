@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from urllib.parse import unquote, urlsplit
 
+from maskjet.host.files import path_of_url
 from maskjet.serve import problems
+from maskjet.sources.containers import stream_named
+from maskjet.sources.folders import match_glob, mode_of_source
 
 SCHEMES = ("rtsp", "rtsps", "http", "https")
 """Schemes of URLs that clients may add."""
@@ -16,6 +20,14 @@ def split_name(text: str) -> tuple[str | None, str]:
     """Split NAME=SOURCE; the name is None if there is none."""
     name, separator, location = text.partition("=")
     return (name, location) if separator and location and re.fullmatch(r"[\w -]+", name) else (None, text)
+
+
+def check_files(texts: Iterable[str]) -> None:
+    """Raise SourceError for a source of the settings that is a file and does not exist; others may be there later."""
+    for text in texts:
+        _, location = split_name(text)
+        if stream_named(location) is None and mode_of_source(path := path_of_url(location)) is None:
+            match_glob(path)
 
 
 def shown_name(location: str) -> str:
