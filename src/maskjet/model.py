@@ -45,7 +45,7 @@ from maskjet.sources.decoding import choose_decoding, choose_for_call
 from maskjet.sources.frames import Frame, kind_of_source, open_images, split_sources
 from maskjet.sources.images import ImageLike, ImageReference, split_images, to_pixels
 from maskjet.spec import ClassNames, ModelSpec, name_classes
-from maskjet.tiling.layout import TileSize, Tiling
+from maskjet.tiling.layout import TileSize, Tiling, cut_tiles
 
 if TYPE_CHECKING:
     from maskjet.sources.decoding import Decoding
@@ -387,6 +387,11 @@ class Model:
             {'car': 0.75, 'bus': 0.5}
         """
         return self._choices.thresholds()
+
+    def count_tiles(self, size_hw: tuple[int, int], tiling: Tiling, most: int) -> int:
+        """Number of tiles of a frame of this size, without the whole frame; raises InputError for more than `most`."""
+        input_hw = self._engine.steps.input_hw(size_hw)
+        return len(cut_tiles(size_hw, tiling.tile or size_hw, tiling.overlap, input_hw, full=False, most=most))
 
     def report(self) -> Report:
         """The implementation of each step and why it was chosen, and counts of the work so far."""

@@ -25,7 +25,7 @@ from maskjet.serve.problems import ProblemError
 from maskjet.serve.tickets import Answer, Options, WholeJPEG
 from maskjet.sources.decoding import Decoding
 from maskjet.sources.images import decode_image
-from maskjet.tiling.layout import Tiling
+from maskjet.tiling.layout import Tiling, cut_tiles
 from tests.serve.client import Held, encoded, problem_of, run, served
 
 
@@ -50,6 +50,9 @@ class Fake:
 
     def report(self):
         return SimpleNamespace(device="cpu")
+
+    def count_tiles(self, size_hw, tiling, most):
+        return len(cut_tiles(size_hw, tiling.tile, tiling.overlap, (32, 32), full=False, most=most))
 
     def predict(self, images, **options):
         self.calls.append((len(images), images[0].shape[0], options["threshold"]))
@@ -183,12 +186,37 @@ async def test_an_image_that_is_cut_fills_batches_alone_and_has_at_most_64_tiles
         first = ask(dispatcher, picture(0))
         await until(lambda: model.calls)
         cut = Options(tiling=Tiling(32, 0.0))
-        waiting = [ask(dispatcher, np.zeros((height, 2, 3), np.uint8), cut) for height in (2048, 2080, 64)]
-        await until(lambda: dispatcher.depth == 3)
+        waiting = [ask(dispatcher, np.zeros((height, 2, 3), np.uint8), cut) for height in (1984, 2080, 64)]
+        await until(lambda: dispatcher.depth == 2)
         model.go.set()
         answers = await asyncio.gather(first, *waiting, return_exceptions=True)
-        assert model.calls == [(1, 2, None), (1, 2048, None), (1, 64, None)]
+        assert model.calls == [(1, 2, None), (1, 1984, None), (1, 64, None)]
         assert [type(answer) for answer in answers] == [Answer, Answer, InputError, Answer]
+
+
+@run
+async def test_tiles_are_counted_and_take_turns_with_other_images():
+    cut, tall = Options(tiling=Tiling(32, 0.0)), np.zeros((1024, 2, 3), np.uint8)  # 32 tiles
+    go = threading.Event()
+    async with started() as (dispatcher, model, _):
+        model.before = lambda images: images[0].shape[0] == 2 or go.wait(30)
+        running = ask(dispatcher, tall, cut)
+        await until(lambda: model.calls)
+        for form in ([tall] * 3, [lambda: tall] * 3):
+            with pytest.raises(ProblemError, match="at most 64 tiles together, these have 96") as refused:
+                await dispatcher.predict_all(form, cut)
+            assert refused.value.status == 413
+        waiting = [ask(dispatcher, tall, cut) for _ in range(2)]
+        await until(lambda: dispatcher.depth == 2)
+        with pytest.raises(ProblemError, match="The queue of 64 tiles is full") as full:
+            await predict(dispatcher, lambda: tall, cut)
+        assert full.value.status == 429
+        for number in range(3):  # others need not wait for the images that are cut
+            answer = await asyncio.wait_for(predict(dispatcher, picture(number)), 10)
+            assert answer.detections.number == number
+        assert [height for _, height, _ in model.calls] == [1024, 2, 2, 2]
+        go.set()
+        assert len(await asyncio.gather(running, *waiting)) == 3
 
 
 class FakeJPEGs:

@@ -3,7 +3,8 @@
 At most `PERMITS` batches are under way at once. A batch starts as soon as there is a permit, with the oldest image and
 the waiting ones of the same options, up to the batch size: there is no artificial delay. But beside a batch under way
 none starts unless as many images wait. A GPU does many small batches more slowly than few large ones, and each small
-one would leave as few images for the next. A disconnect or a passed deadline removes an image from the queue.
+one would leave as few images for the next. An image that is cut into tiles is a batch alone and takes long, so one
+permit is left to other images. A disconnect or a passed deadline removes an image from the queue.
 
 A thread that decoded an image runs one batch, if one may start, so that a lone request crosses threads only twice. All
 other batches are run by threads of the dispatcher's own, so that images decoded meanwhile need not wait for a thread.
@@ -26,7 +27,7 @@ import numpy as np
 from maskjet.errors import DeviceError, MaskjetError, device_error, first_line
 from maskjet.serve import problems
 from maskjet.serve.tickets import Answer, Image, Options, Ticket, WholeJPEG, resolve
-from maskjet.tiling.layout import MOST_AUTO, check_tiles
+from maskjet.tiling.layout import MOST_AUTO
 
 if TYPE_CHECKING:
     from maskjet.detections import Detections
@@ -92,7 +93,7 @@ class Dispatcher:
         self._has_ended = threading.Condition(self._lock)  # a batch, or the decoding of an image
         self._waiting: deque[Ticket] = deque()
         self._decoding = 0  # images that are decoded, or wait for it
-        self._batches = self._running = 0  # batches under way, and their images
+        self._batches = self._running = self._cut = 0  # batches under way, their images, and those that are cut
         self._is_paused = True  # no batch starts, so that the model is captured
         self._is_closed = self._is_over = False
         self._threads = [
@@ -152,14 +153,16 @@ class Dispatcher:
             deadline: Time of the event loop's clock; images that still wait then are removed from the queue.
 
         Raises:
-            ProblemError: 429, the queue is full; 503, the service ends; 504, the deadline passed.
+            ProblemError: 413, the images have more than 64 tiles together; 429, the queue is full; 503, the service
+                ends; 504, the deadline passed.
             MaskjetError: An error of `Model.predict`.
             Exception: An error of a function that decodes an image.
         """
         loop = asyncio.get_running_loop()
         if deadline is not None and loop.time() >= deadline:
             raise problems.too_late("The deadline passed before the image could wait for the model; try again later.")
-        tickets = [Ticket(options or Options()) for _ in images]
+        cut: list[int] = []
+        tickets = [Ticket(options or Options(), cut) for _ in images]
         timer = None if deadline is None else loop.call_at(deadline, partial(self._withdraw, tickets, are_late=True))
         try:
             with self._lock:
@@ -207,8 +210,11 @@ class Dispatcher:
             self._decoding -= 1
             if image is not None and ticket.is_pending:
                 ticket.decode_s = time.perf_counter() - start
-                self._enqueue(ticket, image)
-                batch = self._take_batch()
+                try:
+                    self._enqueue(ticket, image)
+                    batch = self._take_batch()
+                except Exception as caught:
+                    error = caught
             self._has_ended.notify_all()
         if error is not None:
             resolve([ticket], [error])
@@ -216,13 +222,35 @@ class Dispatcher:
             self._run(batch)
 
     def _enqueue(self, ticket: Ticket, image: Image | WholeJPEG) -> None:
+        if ticket.options.tiling.tile is not None:
+            self._count_tiles(ticket, image)
         ticket.image, ticket.arrived = image, time.perf_counter()
         self._waiting.append(ticket)
+
+    def _count_tiles(self, ticket: Ticket, image: Image | WholeJPEG) -> None:
+        """Count an image's tiles, which cost as much as images; refuses too many of a request, and of the queue."""
+        size_hw = image.size_hw if isinstance(image, WholeJPEG) else (image.shape[0], image.shape[1])
+        tiles = self.model.count_tiles(size_hw, ticket.options.tiling, MOST_AUTO)
+        if tiles == 1:
+            return
+        ticket.cut.append(tiles)
+        if sum(ticket.cut) > MOST_AUTO:
+            detail = f"A request's images must have at most {MOST_AUTO} tiles together, these have {sum(ticket.cut)}."
+            raise problems.too_large(detail)
+        waiting = sum(each.tiles for each in self._waiting)
+        if waiting + tiles > (most := max(self.queue, MOST_AUTO)):
+            raise problems.busy(f"The queue of {most} tiles is full; try again later.")
+        ticket.tiles = tiles
+
+    def _ready(self) -> list[Ticket]:
+        """Tickets whose turn may come: images that are cut leave a permit to others; called with the lock held."""
+        may_cut = self._cut < max(1, self._permits - 1)
+        return [ticket for ticket in self._waiting if may_cut or not ticket.tiles]
 
     def _may_start(self) -> bool:
         """Whether a batch may start: at least as many images wait as are under way; called with the lock held."""
         has_permit = not self._is_paused and self._batches < self._permits
-        return has_permit and len(self._waiting) >= max(1, self._running)
+        return has_permit and len(self._ready()) >= max(1, self._running)
 
     def _wake(self) -> None:
         """Wake a thread of our own if a batch may start; called with the lock held."""
@@ -233,13 +261,15 @@ class Dispatcher:
         """Take the oldest ticket and others of its options, if a batch may start; called with the lock held."""
         if not self._may_start():
             return []
-        options = self._waiting[0].options
+        ready = self._ready()
+        options = ready[0].options
         most = self.largest if options.tiling.tile is None else 1  # whose tiles fill batches
-        taken = [ticket for ticket in self._waiting if ticket.options == options][:most]
+        taken = [ticket for ticket in ready if ticket.options == options][:most]
         for ticket in taken:
             self._waiting.remove(ticket)
             ticket.is_pending = False
         self._batches += 1
+        self._cut += taken[0].tiles > 0
         self._running += len(taken)
         self._wake()  # fewer may have been taken than wait
         return taken
@@ -265,6 +295,7 @@ class Dispatcher:
             resolve(tickets, [error] * len(tickets))
         with self._lock:
             self._batches -= 1
+            self._cut -= tickets[0].tiles > 0
             self._running -= len(tickets)
             following = self._take_batch() if goes_on else []
             self._wake()
@@ -327,8 +358,6 @@ class Dispatcher:
         start = time.perf_counter()
         images: list[Any] = [ticket.image for ticket in tickets]
         options = tickets[0].options
-        if options.tiling.tile is not None:
-            check_tiles(images[0].shape[:2], options.tiling.tile, options.tiling.overlap, MOST_AUTO)
         found = self.model.predict(images, **options.arguments())
         predict_s = time.perf_counter() - start
         answers = [

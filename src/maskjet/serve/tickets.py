@@ -33,6 +33,12 @@ class WholeJPEG:
     decode: Callable[[], Image]
     """Fallback: decodes the JPEG on the CPU."""
 
+    @property
+    def size_hw(self) -> tuple[int, int]:
+        """(height, width) of the image in pixels, upright."""
+        height, width = self.plain.size_hw
+        return (width, height) if self.plain.orientation > 4 else (height, width)
+
 
 @dataclass(frozen=True)
 class Options:
@@ -78,6 +84,8 @@ class Ticket:
     """An image in the queue: being decoded, waiting, or in a batch."""
 
     options: Options
+    cut: list[int]  # numbers of tiles of the request's images that are cut; shared by its tickets
+    tiles: int = 0  # tiles of this image; 0 if it is not cut
     image: Image | WholeJPEG | torch.Tensor | None = None
     decode: Callable[[], Image | WholeJPEG] | None = None
     future: Future[None] | None = None
