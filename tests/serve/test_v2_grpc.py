@@ -134,6 +134,22 @@ def test_connections_and_slow_messages_are_limited(model):
             assert sockets[0].recv(1)  # settings of HTTP/2
 
 
+def test_calls_that_ask_for_no_token_and_send_no_message_hold_nobody_up(model, scenes):
+    import grpc
+
+    with (
+        serving({"demo": model}, has_grpc=True, token="secret", memory_bytes=2**25) as address,  # one message at a time
+        grpc.insecure_channel(address.grpc) as channel,
+        triton.InferenceServerClient(address.grpc) as client,
+    ):
+        go = threading.Event()
+        silent = channel.stream_unary("/inference.GRPCInferenceService/ServerLive")
+        calls = [silent.future((b"" for _ in range(1) if go.wait(30)), timeout=30) for _ in range(4)]
+        client.infer("demo", [make_input(scenes[0])], headers={"authorization": "Bearer secret"}, client_timeout=10)
+        assert [call.result(10) for call in calls] == [b"\x08\x01"] * 4
+        go.set()
+
+
 def test_messages_are_split_as_they_were_joined():
     for size in (1, 127, 128, 2**14, 2**21):
         sent = service_pb2.ModelInferRequest(model_name="demo", id="7", raw_input_contents=[bytes(size)])

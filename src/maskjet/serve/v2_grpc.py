@@ -160,6 +160,18 @@ class _Methods:
             self._access.check({}, given, is_open=False)
 
     async def _answer(self, name: str, context: Any) -> bytes:
+        if name == _INFER:
+            answer = await self._infer(await self._read(context))
+        else:
+            kind, answers, function = self._answers[name]
+            # An empty message is not waited for: those without a token would hold permits by sending none.
+            data = b"" if kind == "Empty" else await self._read(context)
+            fields = function(self._parse(kind, data))
+            fields = await fields if isawaitable(fields) else fields
+            answer = getattr(self._messages, answers)(**fields or {})
+        return bytes(answer.SerializeToString())
+
+    async def _read(self, context: Any) -> bytes:
         try:
             async with asyncio.timeout(self._settings.body_s), self._receiving:
                 data = await context.read()
@@ -167,14 +179,7 @@ class _Methods:
             raise problems.ProblemError(408, "too-slow", "The message must come in time, it did not.") from None
         if not isinstance(data, bytes):
             raise problems.bad_request("A call must have a message, it has none.")
-        if name == _INFER:
-            answer = await self._infer(data)
-        else:
-            kind, answers, function = self._answers[name]
-            fields = function(self._parse(kind, data))
-            fields = await fields if isawaitable(fields) else fields
-            answer = getattr(self._messages, answers)(**fields or {})
-        return bytes(answer.SerializeToString())
+        return data
 
     async def _stream(self, context: Any) -> None:
         """Answer the requests of a stream in sequence, until either side ends it."""
