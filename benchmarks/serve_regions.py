@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import ctypes
 import multiprocessing
+import os
 import statistics
 import time
 import urllib.request
@@ -37,6 +38,8 @@ from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_re
 from maskjet.host.timing import percentile
 
 WAYS = ("message", "system", "cuda")
+PREFIX = "maskjet-regions"
+"""Beginning of the keys of shared memory, for `maskjet serve --shared-memory`."""
 _FRAMES = 8  # in rotation
 _WARM_UP_S = 1.5
 
@@ -167,7 +170,7 @@ def writing_frames(
         return
     tensor.set_shared_memory(region, size)
     if way == "system":
-        memory = SharedMemory(create=True, size=size)
+        memory = SharedMemory(f"{PREFIX}-{os.getpid()}-{number}", create=True, size=size)
         place: np.ndarray[Any, Any] = np.ndarray(size, np.uint8, memory.buf)
         client.register_system_shared_memory(region, memory.name, size)
         yield lambda frame: np.copyto(place, frame.ravel())
@@ -203,7 +206,8 @@ def main(
     with TemporaryDirectory() as text:
         folder, port = Path(text), free_port()
         chosen = plant(model, weights, draw_images(folder, parse_size((size or ["720p"])[0])), folder)
-        with serving(chosen, [], "--processes", processes, "--grpc-port", str(port)) as server:
+        more = ("--processes", processes, "--grpc-port", str(port), "--shared-memory", PREFIX)
+        with serving(chosen, [], *more) as server:
             for how, shown, each, number in product(protocol or ["grpc"], size or ["720p"], ways, clients or (1, 8)):
                 print_result(measure(model, server, port, how, shown, each, number, seconds), to_stdout=True)
 

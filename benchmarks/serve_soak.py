@@ -31,6 +31,7 @@ from benchmarks.serve import draw_images, engine_arguments, plant, serving
 from benchmarks.serve_attacks import BAD
 from benchmarks.serve_load import Connection, Plan, parse_head, run_here
 from benchmarks.serve_processes import free_port, run_ceiling
+from benchmarks.serve_regions import PREFIX
 from benchmarks.serve_report import Agreement, agree
 from benchmarks.serve_soak_grpc import DIFFERENT, run_grpc
 from benchmarks.trend import Sampler, Trend
@@ -191,7 +192,16 @@ def soak(
         engine = engine_arguments(config)
         expected = {size: run_ceiling(files[size], [*chosen, *engine], 0.5)["expected"] for size in _SIZES_HW}
         grpc_port = free_port()
-        limits = ("--body-s", str(_BODY_S), "--header-s", str(_BODY_S), "--grpc-port", str(grpc_port))
+        limits = (
+            "--body-s",
+            str(_BODY_S),
+            "--header-s",
+            str(_BODY_S),
+            "--grpc-port",
+            str(grpc_port),
+            "--shared-memory",
+            PREFIX,
+        )
         with serving(chosen, engine, *limits) as server:
             sampler = Sampler(server.pid)
             sampler.start()

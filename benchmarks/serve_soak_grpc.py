@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.loading import load_module
-from benchmarks.serve_regions import writing_frames
+from benchmarks.serve_regions import PREFIX, writing_frames
 from maskjet.sources.images import read_image
 
 DIFFERENT = "another answer to the same frame"
@@ -107,7 +107,7 @@ _BAD: Mapping[str, Callable[[Any, Any, str, int], str]] = {
     "too large": lambda grpc, client, name, _port: _ask_for(grpc, client, name, (9000, 9000, 3)),
     "no such region": lambda grpc, client, name, _port: _ask_for(grpc, client, name, (8, 8, 3), region="none"),
     "another's file": lambda grpc, client, _name, _port: _register(grpc, client, "stolen", "../etc/passwd", 64),
-    "no memory of the name": lambda grpc, client, _name, _port: _register(grpc, client, "lost", "soak-none", 64),
+    "no memory of the name": lambda grpc, client, _name, _port: _register(grpc, client, "lost", f"{PREFIX}-none", 64),
     "leaves": _leave,
     "sends garbage": _send_garbage,
 }

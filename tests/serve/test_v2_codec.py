@@ -214,9 +214,9 @@ def test_bytes_that_nobody_claims_are_refused():
     [
         (1, b"", "must have 1 elements, as its shape, its bytes end before number 0"),
         (2, prefixed([png_of(2, 3)]), "must have 2 elements, as its shape, its bytes end before number 1"),
-        (1, b"\xff" * 4 + b"abc", "element 0 must have the 4,294,967,295 bytes its length states, got 3"),
-        (1, prefixed([png_of(2, 3)]) + b"\0", "must end with element 0, got 1 bytes more"),
-        (1, png_of(2, 3), "element 0 must have the 1,196,314,761 bytes"),  # without a length: the signature is one
+        (1, b"\xff" * 4 + b"abc", "element 0 must have as many bytes as its length states, it has fewer"),
+        (1, prefixed([png_of(2, 3)]) + b"\0", "must end with element 0, more bytes follow"),
+        (1, png_of(2, 3), "element 0 must have as many bytes"),  # without a length: the signature is one
     ],
 )
 def test_lengths_of_elements_that_lie_are_refused(count, binary, message):

@@ -20,7 +20,7 @@ from maskjet.serve import Settings, server
 from maskjet.serve.v2_grpc import _split
 from tests.serve.client import BEARER, Held, mutants, run, served, serving
 from tests.serve.test_processes import counts, started
-from tests.serve.test_v2_regions import shared
+from tests.serve.test_v2_regions import PREFIX, shared
 from tests.waiting import until
 
 triton = pytest.importorskip("tritonclient.grpc", reason="gRPC is not installed", exc_type=ImportError)
@@ -251,7 +251,7 @@ def test_processes_share_the_port_and_the_regions(tmp_path, model, street):
         port = free.getsockname()[1]
     with (
         shared(street.tobytes()) as key,
-        started(tmp_path, "--grpc-port", str(port)) as service,
+        started(tmp_path, "--grpc-port", str(port), "--shared-memory", PREFIX) as service,
         contextlib.ExitStack() as stack,
     ):
         service.wait_until_ready()
@@ -316,7 +316,7 @@ def test_clients_that_come_and_go_leave_nothing_behind(model, scenes):
         except BaseException as error:
             failures.put(error)
 
-    with serving({"demo": model}, has_grpc=True) as address:
+    with serving({"demo": model}, has_grpc=True, shared_memory=PREFIX) as address:
         with triton.InferenceServerClient(address.grpc) as client:
             client.infer("demo", [make_input(images[0])])
         before = count_descriptors() + 4

@@ -24,12 +24,13 @@ from tests.serve.client import check_equal, encoded, serving
 http = pytest.importorskip("tritonclient.http", reason="tritonclient[http] is not installed", exc_type=ImportError)
 grpc = pytest.importorskip("tritonclient.grpc", reason="gRPC is not installed", exc_type=ImportError)
 SHARED = Path("/dev/shm")
+PREFIX = "maskjet-test-"
 
 
 @contextmanager
 def shared(content):
     """A file of shared memory, as `shm_open` makes it; its key."""
-    path = SHARED / f"maskjet-test-{secrets.token_hex(4)}"
+    path = SHARED / f"{PREFIX}{secrets.token_hex(4)}"
     path.write_bytes(content)
     try:
         yield path.name
@@ -39,7 +40,7 @@ def shared(content):
 
 @pytest.fixture(scope="module")
 def address(model):
-    with serving({"demo": model}, has_grpc=True) as address:
+    with serving({"demo": model}, has_grpc=True, shared_memory=PREFIX) as address:
         yield address
 
 
@@ -127,7 +128,7 @@ def test_regions_are_listed_and_forgotten(client, street):
 
 def regions_of(model, folder=None, **settings):
     """The regions of one process, which shares them with those of the same folder."""
-    service = Service({"demo": model}, Settings(**settings))
+    service = Service({"demo": model}, Settings(**{"shared_memory": PREFIX, **settings}))
     service.other_workers = folder and SimpleNamespace(folder=folder)
     return Regions(service)
 
@@ -204,12 +205,44 @@ def test_files_are_closed_with_their_regions(regions):
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2
 
 
-def test_a_service_open_to_all_reads_no_shared_memory(model):
-    with pytest.raises(ProblemError, match="set MASKJET_TOKEN") as caught:
-        regions_of(model, insecure=True).register("system", system("a"))
-    assert caught.value.status == 403
-    with pytest.raises(InputError, match="key must be shared memory"):
-        regions_of(model, insecure=True, token="a").register("system", system("none-such"))
+def test_only_memory_that_the_operator_named_is_read(model, regions, monkeypatch):
+    for made, key, status in ((regions_of(model, shared_memory=None), PREFIX, 403), (regions, "other", 403)):
+        with pytest.raises(ProblemError, match="shared_memory") as caught:
+            made.register("system", system(key))
+        assert caught.value.status == status
+    fields = {"name": "a", "raw_handle": "A" * 86 + "==", "device_id": 0, "byte_size": 1}
+    with pytest.raises(ProblemError, match="shared_memory"):
+        regions_of(model, shared_memory=None).register("cuda", fields)
+    with shared(bytes(10)) as key:
+        regions.register("system", system(f"/{key}"))
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        with pytest.raises(
+            InputError, match=f"key must be memory of the user who runs the service, '{key}' is another's"
+        ):
+            regions.register("system", {**system(key), "name": "b"})
+    with pytest.raises(InputError, match="token must be given with shared_memory where the service is insecure"):
+        Settings(shared_memory=PREFIX, insecure=True).check_exposure()
+    with pytest.raises(InputError, match=r"shared_memory must be 1\.\.250 letters, digits, _ and -, got ''"):
+        Settings(shared_memory="")
+
+
+def test_errors_tell_nothing_of_what_a_region_contains(client):
+    huge = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDRabcdabcd\x08\x02\x00\x00\x00" + bytes(100)
+    cases = [b"root:x:0:0:root:/root", *((len(one)).to_bytes(4, "little") + one for one in (b"root:x:0:0:root", huge))]
+    cases.append(cases[-1] + b"root")
+    told = set()
+    for content in cases:
+        with shared(content) as key:
+            client.register_system_shared_memory("secret", key, len(content))
+            with pytest.raises(http.InferenceServerException) as caught:
+                client.infer("demo", [make_input(client, [1], "BYTES", "secret", len(content))])
+            told.add(caught.value.message())
+            client.unregister_system_shared_memory()
+    assert told == {
+        "image: element 0 must have as many bytes as its length states, it has fewer.",
+        "image must have files that can be decoded, within the limits; those in the region are not.",
+        "image: must end with element 0, more bytes follow.",
+    }
 
 
 def test_sizes_are_checked_before_a_region_is_read():
@@ -276,7 +309,7 @@ def test_a_gpus_memory_is_read_in_place(module, street):
     large = 2 * street.nbytes + 512
     with (
         maskjet.load("demo", device="cuda", threshold=0.3, compile=False) as model,
-        serving({"demo": model}, has_grpc=True) as address,
+        serving({"demo": model}, has_grpc=True, shared_memory=PREFIX) as address,
         module.InferenceServerClient(address if module is http else address.grpc) as client,
         exported(large) as (handle, write),
     ):
@@ -321,7 +354,7 @@ def test_a_gpus_memory_is_read_in_place(module, street):
 def test_a_client_that_ends_leaves_the_service_alive(street):
     with (
         maskjet.load("demo", device="cuda", threshold=0.3, compile=False) as model,
-        serving({"demo": model}, has_grpc=True) as address,
+        serving({"demo": model}, has_grpc=True, shared_memory=PREFIX) as address,
         grpc.InferenceServerClient(address.grpc) as client,
     ):
         client.module = grpc

@@ -43,7 +43,8 @@ maskjet serve --source door=rtsp://camera.local/stream
 # Use every GPU.
 maskjet serve --devices all
 """
-_MAIN = ("host", "port", "grpc_port", "token", "insecure", "source", "allow_sources")  # settings in the main panel
+# Settings in the main panel.
+_MAIN = ("host", "port", "grpc_port", "token", "insecure", "source", "allow_sources", "shared_memory")
 _SETTINGS_PANEL = "Limits of the service"
 
 
@@ -68,7 +69,9 @@ def _option(name: str) -> inspect.Parameter:
     default = getattr(Settings, name)
     if kind is not bool and default not in (None, ()):
         text = f"{text} Not given: {default}."
-    metavar = {int: "N", float: "SECONDS" if name.endswith("_s") else "SHARE", str: "TEXT"}.get(kind, "[NAME=]URL|PATH")
+    text_metavar = "PREFIX" if name == "shared_memory" else "TEXT"
+    numbers = {int: "N", float: "SECONDS" if name.endswith("_s") else "SHARE"}
+    metavar = {**numbers, str: text_metavar}.get(kind, "[NAME=]URL|PATH")
     kind = bool | None if default is True else kind  # adds a --no- flag
     return optional(name, kind, metavar, text, None if name in _MAIN else _SETTINGS_PANEL)
 

@@ -32,14 +32,17 @@ _PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
     "classes": ("Names of the classes to report, separated by commas.", TEXT),
     "max_detections": ("Most detections per image.", {"type": "integer", "minimum": 1}),
     "masks": (
-        "How masks are given: COCO RLE, outlines as lists of [x, y], or not at all.",
+        "How masks are given: COCO RLE, outlines along the pixels' edges as lists of [x, y], or not at all.",
         {**TEXT, "enum": list(get_args(Masks)), "default": "rle"},
     ),
     "tolerance": (
         "With masks=polygons, by how many pixels outlines may be off, so that they have fewer points.",
         {"type": "number", "minimum": 0, "default": 0},
     ),
-    "tile": ("For small things: tiles, at most 64, of this side in pixels, WIDTHxHEIGHT, auto, or none.", TEXT),
+    "tile": (
+        "For small things: tiles of this side in pixels, WIDTHxHEIGHT, auto, or none. All images have at most 64.",
+        TEXT,
+    ),
     "overlap": ("Least overlap of tiles, as a share of a side.", {"type": "number", "minimum": 0, "maximum": 0.9}),
     "full": ("Whether the whole image is looked at, too.", {"type": "boolean", "default": True}),
     "model": ("Name of the model; the first one that is served if left out.", TEXT),

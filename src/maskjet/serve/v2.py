@@ -18,10 +18,12 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import ConfigDict
 
+from maskjet.errors import InputError, SourceError
 from maskjet.serve import bodies, problems, v1_schemas, v2_codec
 from maskjet.serve.clients import while_connected
 from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.service import Service
+from maskjet.serve.settings import Settings
 from maskjet.serve.v2_images import read_images
 from maskjet.serve.v2_json import Fields, read, show
 from maskjet.serve.v2_regions import KINDS, Regions
@@ -33,12 +35,6 @@ if TYPE_CHECKING:
 VERSION = "1"
 """The only version of each model."""
 LENGTH_HEADER = "Inference-Header-Content-Length"
-SERVER = {
-    "name": "maskjet",
-    "version": __version__,
-    "extensions": ["binary_tensor_data", "system_shared_memory", "cuda_shared_memory"],
-}
-"""Metadata of the server."""
 _JSON_FACTOR = 8  # bytes of memory per byte of JSON, for text and Python objects
 _QUICK_BYTES = 2**12  # bytes of JSON that parse faster than a thread starts
 _BY_VERSION = ("/models/{model}", "/models/{model}/versions/{version}")
@@ -65,9 +61,9 @@ router = APIRouter(prefix=problems.PROTOCOL, tags=["Open Inference Protocol"], r
 
 
 @router.get("", summary="The server's name, version and extensions")
-async def describe_server() -> dict[str, Any]:
+async def describe_server(request: Request) -> dict[str, Any]:
     """Metadata of the server."""
-    return SERVER
+    return to_metadata(request.app.state.service.settings)
 
 
 @router.get("/health/live", summary="Whether the server is alive", responses=_STATE)
@@ -105,6 +101,12 @@ async def describe_model(request: Request, model: str, version: str = VERSION) -
         "image": "UINT8 [H, W, 3] or [N, H, W, 3], RGB; or BYTES [N], encoded images",
     }
     return {**describe(dispatcher), "parameters": parameters}
+
+
+def to_metadata(settings: Settings) -> dict[str, Any]:
+    """Metadata of the server, shared by HTTP and gRPC."""
+    regions = [] if settings.shared_memory is None else ["system_shared_memory", "cuda_shared_memory"]
+    return {"name": "maskjet", "version": __version__, "extensions": ["binary_tensor_data", *regions]}
 
 
 def describe(dispatcher: Dispatcher) -> dict[str, Any]:
@@ -226,12 +228,19 @@ class Inference:
             reading = partial(read_images, tensor, binary, read_region, settings.parts, settings.pixels)
             is_quick = tensor.datatype == "UINT8" and tensor.data is None  # regions are read in the pool
             images = reading() if is_quick else await service.in_thread(reading)
+            is_secret = isinstance(images[0], bytes) and tensor.parameters.shared_memory_region is not None
             if isinstance(images[0], bytes):
                 titled = [bodies.EncodedImage(one, f"image: element {number}") for number, one in enumerate(images)]
                 images = bodies.decoders(service, titled, reservation)
             else:  # `predict` copies those in a body, which is read-only
                 reservation.take(sum(one.nbytes for one in images if isinstance(one, np.ndarray)))
-            answers = await dispatcher.predict_all(images, options, deadline=deadline)
+            try:
+                answers = await dispatcher.predict_all(images, options, deadline=deadline)
+            except (InputError, SourceError, problems.ProblemError) as error:
+                if not is_secret or problems.to_problem(error).status not in (400, 413, 422):
+                    raise
+                text = "image must have files that can be decoded, within the limits; those in the region are not."
+                raise InputError(text) from None  # decoders' reasons quote what the region contains
         service.metrics.stage_seconds.labels("decode").observe(max(answer.decode_s for answer in answers))
         return [answer.detections for answer in answers]
 

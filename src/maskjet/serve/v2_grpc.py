@@ -108,7 +108,7 @@ class _Methods:
         self._answers: dict[str, tuple[str, str, Callable[[Any], Any]]] = {  # (request type, response type, handler)
             "ServerLive": ("Empty", "State", lambda _: {"is_so": service.failure is None}),
             "ServerReady": ("Empty", "State", lambda _: {"is_so": service.is_ready}),
-            "ServerMetadata": ("Empty", "Server", lambda _: v2.SERVER),
+            "ServerMetadata": ("Empty", "Server", lambda _: v2.to_metadata(service.settings)),
             "ModelReady": ("Name", "State", lambda asked: {"is_so": self._find(asked) and service.is_ready}),
             "ModelMetadata": ("Name", "Model", lambda asked: v2.describe(self._find(asked))),
         }

@@ -132,9 +132,9 @@ def _split_elements(binary: memoryview, count: int) -> list[bytes]:
         (size,) = PREFIX.unpack_from(binary, position)
         position = start + size
         if position > len(binary):
-            left = len(binary) - start
-            raise InputError(f"image: element {number} must have the {size:,} bytes its length states, got {left:,}.")
+            # A region's content, as a length is, stays out of errors.
+            raise InputError(f"image: element {number} must have as many bytes as its length states, it has fewer.")
         elements.append(bytes(binary[start:position]))
     if position != len(binary):
-        raise InputError(f"image: must end with element {count - 1}, got {len(binary) - position:,} bytes more.")
+        raise InputError(f"image: must end with element {count - 1}, more bytes follow.")
     return elements

@@ -71,8 +71,7 @@ class Regions:
     """Registered regions, as seen by one process of the service; thread-safe."""
 
     def __init__(self, service: Service) -> None:
-        settings, other_workers = service.settings, service.other_workers
-        self._is_allowed = settings.token is not None or not settings.insecure
+        self._prefix, other_workers = service.settings.shared_memory, service.other_workers
         self._device = next(iter(service.dispatchers.values())).model.report().device.partition(" ")[0]
         self._path = ":memory:" if other_workers is None else other_workers.folder / "regions.sqlite"
         self._lock = threading.RLock()
@@ -82,14 +81,17 @@ class Regions:
         """Register a region from the fields of its kind; its memory must be readable.
 
         Raises:
-            ProblemError: 403, anybody may reach the service; 409, the name is taken, or there are `MOST` regions.
-            InputError: A field is invalid, or there is no such memory.
+            ProblemError: 403, the setting `shared_memory` is off, or names other memory; 409, the name is taken, or
+                there are `MOST` regions.
+            InputError: A field is invalid, there is no such memory, or it is another user's.
         """
         region = read(KINDS[kind], fields)
-        if not self._is_allowed:
-            raise problems.ProblemError(
-                403, "needs-token", "Shared memory is read only for this machine or for a token: set MASKJET_TOKEN."
-            )
+        if self._prefix is None:
+            detail = "This service reads no shared memory, as it was started without shared_memory."
+            raise problems.ProblemError(403, "no-shared-memory", detail)
+        if isinstance(region, SystemRegion) and not region.key.removeprefix("/").startswith(self._prefix):
+            detail = f"key must begin with {self._prefix!r}, the setting shared_memory, got {show(region.key)}."
+            raise problems.ProblemError(403, "no-shared-memory", detail)
         self._open(region)
         room = f"(SELECT count(*) FROM regions) < {MOST}"
         insert = f"INSERT OR IGNORE INTO regions (name, kind, fields) SELECT ?, ?, ? WHERE {room} RETURNING number"
@@ -166,6 +168,8 @@ class _SystemMemory:
             raise InputError(f"key must be shared memory to read, got {show(region.key)}: {explain(error)}.") from error
         weakref.finalize(self, os.close, self._file)
         found = os.fstat(self._file)
+        if found.st_uid != os.geteuid():  # a service's rights may be more than its client's
+            raise InputError(f"key must be memory of the user who runs the service, {show(region.key)} is another's.")
         if not stat.S_ISREG(found.st_mode) or region.offset + region.byte_size > found.st_size:
             raise InputError(
                 f"byte_size must be within the {found.st_size:,} bytes of {show(region.key)}, got {region.byte_size:,} "
