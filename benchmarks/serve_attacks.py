@@ -10,6 +10,9 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 
+import cv2
+import numpy as np
+
 _HEAD = "POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n"
 
 
@@ -127,6 +130,15 @@ def _tiny_frames(rng: random.Random, _: Sequence[bytes]) -> tuple[bytes, bool]:
     return handshake + rng.choice((b"\x82\x81\0\0\0\0x", b"\x89\x80\0\0\0\0")) * 100_000, False
 
 
+def _many_tiles(rng: random.Random, _: Sequence[bytes]) -> tuple[bytes, bool]:
+    black = np.zeros((2048, 2048, 3), np.uint8)
+    image = bytes(cv2.imencode(".png", black)[1])
+    count = rng.randint(1, 4)
+    body = b"".join(b'--a\r\nContent-Disposition: form-data; name="x"\r\n\r\n' + image + b"\r\n" for _ in range(count))
+    request = _post(body + b"--a--\r\n", "multipart/form-data; boundary=a")
+    return request.replace(b"/v1/predict", b"/v1/predict?tile=300&overlap=0.1", 1), True
+
+
 def _post(body: bytes, kind: str = "image/jpeg") -> bytes:
     head = _HEAD.replace("image/jpeg", kind)
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
@@ -153,5 +165,6 @@ BAD: dict[str, Callable[[random.Random, Sequence[bytes]], tuple[bytes, bool]]] =
     "trailers without end": _endless_trailers,
     "chunks of one byte": _tiny_chunks,
     "WebSocket frames of one byte": _tiny_frames,
+    "images of 64 tiles": _many_tiles,
 }
 """Bad clients by name."""

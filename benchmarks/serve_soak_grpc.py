@@ -96,6 +96,15 @@ def _send_garbage(_grpc: Any, _client: Any, _name: str, port: int) -> str:
     return "gone"
 
 
+def _send_nothing(_grpc: Any, client: Any, _name: str, _port: int) -> str:
+    go = threading.Event()
+    call = client._channel.stream_unary("/inference.GRPCInferenceService/ServerLive")
+    calls = [call.future((b"" for _ in range(1) if go.wait(_ANSWER_S)), timeout=_ANSWER_S) for _ in range(32)]
+    errors = [str(error.code()) for each in calls if (error := each.exception()) is not None]
+    go.set()
+    return errors[0] if errors else "OK"
+
+
 def _register(_grpc: Any, client: Any, region: str, key: str, size: int) -> str:
     client.register_system_shared_memory(region, key, size)
     return "OK"
@@ -110,4 +119,5 @@ _BAD: Mapping[str, Callable[[Any, Any, str, int], str]] = {
     "no memory of the name": lambda grpc, client, _name, _port: _register(grpc, client, "lost", f"{PREFIX}-none", 64),
     "leaves": _leave,
     "sends garbage": _send_garbage,
+    "sends no message": _send_nothing,
 }

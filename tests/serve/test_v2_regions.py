@@ -215,10 +215,13 @@ def test_only_memory_that_the_operator_named_is_read(model, regions, monkeypatch
         regions_of(model, shared_memory=None).register("cuda", fields)
     with shared(bytes(10)) as key:
         regions.register("system", system(f"/{key}"))
+        (SHARED / f"{key}-2").hardlink_to(SHARED / key)
+        for name in (key, f"{key}-2"):
+            with pytest.raises(InputError, match="with no other name, "):
+                regions.register("system", {**system(name), "name": "b"})
+        (SHARED / f"{key}-2").unlink()
         monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-        with pytest.raises(
-            InputError, match=f"key must be memory of the user who runs the service, '{key}' is another's"
-        ):
+        with pytest.raises(InputError, match=f"key must be memory of the user who runs .* '{key}' is not"):
             regions.register("system", {**system(key), "name": "b"})
     with pytest.raises(InputError, match="token must be given with shared_memory where the service is insecure"):
         Settings(shared_memory=PREFIX, insecure=True).check_exposure()

@@ -168,8 +168,9 @@ class _SystemMemory:
             raise InputError(f"key must be shared memory to read, got {show(region.key)}: {explain(error)}.") from error
         weakref.finalize(self, os.close, self._file)
         found = os.fstat(self._file)
-        if found.st_uid != os.geteuid():  # a service's rights may be more than its client's
-            raise InputError(f"key must be memory of the user who runs the service, {show(region.key)} is another's.")
+        if found.st_uid != os.geteuid() or found.st_nlink > 1:  # a service's rights may be more than its client's
+            expected = "memory of the user who runs the service, with no other name"
+            raise InputError(f"key must be {expected}, {show(region.key)} is not.")
         if not stat.S_ISREG(found.st_mode) or region.offset + region.byte_size > found.st_size:
             raise InputError(
                 f"byte_size must be within the {found.st_size:,} bytes of {show(region.key)}, got {region.byte_size:,} "
