@@ -98,6 +98,7 @@ _MODULES = {
 }
 
 process.avoid_broken_amx()  # before PyTorch is used
+process.shorten_spinning()  # before PyTorch is loaded
 
 
 def __getattr__(name: str) -> Any:

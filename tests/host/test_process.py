@@ -46,30 +46,42 @@ def test_tiles_without_their_leaf_are_not_used(text, level, users, tmp_path, mon
 
 
 @pytest.mark.parametrize(
-    ("given", "turn_s", "expected", "expected_turn_s"),
+    ("given", "expected"),
     [
-        ({}, 0.005, {"GOMP_SPINCOUNT": "10000"}, 0.0002),
-        ({}, 0.01, {"GOMP_SPINCOUNT": "10000"}, 0.01),
-        ({"OMP_WAIT_POLICY": "active"}, 0.005, {"OMP_WAIT_POLICY": "active"}, 0.0002),
-        ({"GOMP_SPINCOUNT": "7"}, 0.005, {"GOMP_SPINCOUNT": "7"}, 0.0002),
+        ({}, {"GOMP_SPINCOUNT": "10000"}),
+        ({"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY": "active"}),
+        ({"GOMP_SPINCOUNT": "7"}, {"GOMP_SPINCOUNT": "7"}),
     ],
 )
-def test_programs_choose_how_threads_wait(given, turn_s, expected, expected_turn_s, monkeypatch):
-    before = sys.getswitchinterval()
+def test_openmp_spins_for_less_unless_the_user_chose(given, expected, monkeypatch):
     monkeypatch.setattr(os, "environ", dict(given))
+    process.shorten_spinning()
+    assert os.environ == expected
+
+
+def test_importing_maskjet_chooses_how_openmp_waits_without_loading_pytorch():
+    program = "import maskjet, os, sys; print(os.environ['GOMP_SPINCOUNT'], 'torch' in sys.modules)"
+    environment = {name: value for name, value in WITH_MASKJET.items() if name not in process.SPINNING}
+    assert subprocess.check_output([sys.executable, "-c", program], env=environment) == b"10000 False\n"
+
+
+@pytest.mark.parametrize(("turn_s", "expected_turn_s"), [(0.005, 0.0002), (0.01, 0.01)])
+def test_programs_choose_how_threads_take_turns(turn_s, expected_turn_s, monkeypatch):
+    before = sys.getswitchinterval()
+    monkeypatch.setattr(os, "environ", {})
     try:
         sys.setswitchinterval(turn_s)
         process.suit_program()
-        assert (os.environ.pop("PYTHONSAFEPATH"), os.environ) == ("1", expected)
+        assert os.environ.pop("PYTHONSAFEPATH") == "1"
         assert sys.getswitchinterval() == pytest.approx(expected_turn_s)
-        monkeypatch.setattr(sys, "path", [str(Path(process.__file__).parents[1])])
+        monkeypatch.setattr(sys, "path", [str(Path(process.__file__).parents[2])])
         process.suit_program()
         assert "PYTHONSAFEPATH" not in os.environ  # as maskjet itself is in the current folder
     finally:
         sys.setswitchinterval(before)
 
 
-WITH_MASKJET = {**os.environ, "PYTHONPATH": str(Path(process.__file__).parents[1])}
+WITH_MASKJET = {**os.environ, "PYTHONPATH": str(Path(process.__file__).parents[2])}
 CHILDREN = """
 import multiprocessing, subprocess, sys
 from maskjet import process

@@ -27,6 +27,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end a program: Ctrl-C, docker stop or systemd, and a closed terminal."""
 _CPUINFO = Path("/proc/cpuinfo")
 _TILE_LEAF = 0x1D  # CPUID leaf with number and size of AMX tiles, read by oneDNN
+SPINNING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+"""Variables that say how long OpenMP's threads spin."""
 _SPINS = "10000"
 _KEPT_BYTES = {-3: 32 << 20, -1: 64 << 20}  # malloc.h: largest M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
 _PYTHONS_TURN_S, _TURN_S = 0.005, 0.0002  # switch interval of threads: default, ours
@@ -71,11 +73,18 @@ def print_warnings() -> None:
         logger.addHandler(_Printing(logging.WARNING))
 
 
-def suit_program() -> None:
-    """Configure waiting of threads and imports of child processes; for programs, before PyTorch is loaded.
+def shorten_spinning() -> None:
+    """Let OpenMP's threads sleep soon after each parallel loop; call before PyTorch is loaded.
 
     GNU's OpenMP, part of PyTorch's wheels, spins for milliseconds at the end of each parallel loop. This is fastest on
     an idle machine; on a busy one the spinning threads take cores from working ones (`benchmarks/neighbours.md`).
+    """
+    if os.environ.keys().isdisjoint(SPINNING):
+        os.environ["GOMP_SPINCOUNT"] = _SPINS
+
+
+def suit_program() -> None:
+    """Configure turns of Python's threads and imports of child processes; for programs.
 
     A Python thread that wants the interpreter waits for 5 ms before it asks the one that runs to stop, which with a
     thread for each of 32 videos is longer than a batch takes (`benchmarks/reach.md`).
@@ -84,10 +93,8 @@ def suit_program() -> None:
     json.py beside a video would run. PYTHONSAFEPATH forbids it, also to their children; an installation, PYTHONPATH and
     a copy of maskjet that was itself found in the current folder go on working.
     """
-    if sys.flags.safe_path or Path(sys.path[0]).absolute() != Path(__file__).parents[1]:
+    if sys.flags.safe_path or Path(sys.path[0]).absolute() != Path(__file__).parents[2]:
         os.environ["PYTHONSAFEPATH"] = "1"
-    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
-        os.environ["GOMP_SPINCOUNT"] = _SPINS
     if sys.getswitchinterval() == _PYTHONS_TURN_S:
         sys.setswitchinterval(_TURN_S)
 
