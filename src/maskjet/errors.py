@@ -157,6 +157,8 @@ def explain(error: Exception) -> str:
 
 def first_line(error: BaseException) -> str:
     """The first line of an error's message; its class's name if the message is empty."""
+    if isinstance(error, KeyError):  # whose message is the key alone
+        return f"{error} is missing"
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

@@ -4,6 +4,7 @@ import copy
 import gc
 import json
 import pickle
+import re
 import sys
 import threading
 import typing
@@ -251,15 +252,33 @@ def test_boxes_alone_are_read_from_supervision():
         Detections.from_supervision(some_detections(1).to_supervision(), (9, 9))
     with pytest.raises(InputError, match=r"found must be supervision.Detections"):
         Detections.from_supervision({"xyxy": []}, (9, 9))
-    for ids in (
-        {"class_id": np.array([2**40])},
-        {"tracker_id": np.array([2**64 - 1], np.uint64)},
-        {"tracker_id": [1.5]},
+    theirs = supervision.Detections(xyxy=np.array([[1.0, 2, 3, 4]]))
+    for name, value, message in (
+        ("class_id", np.int64(2**40), "class_id must be a whole number of 32 bits, got 1099511627776."),
+        ("tracker_id", np.uint64(2**64 - 1), "tracker_id must be a whole number of 64 bits, got 18446744073709551615."),
+        ("tracker_id", 1.5, "tracker_id must be a whole number of 64 bits, got 1.5."),
+        ("tracker_id", np.nan, "tracker_id must be a whole number of 64 bits, got nan."),
+        ("confidence", "high", "confidence must be numbers, got <U4."),
     ):
-        theirs = supervision.Detections(xyxy=np.array([[1.0, 2, 3, 4]]))
-        vars(theirs).update({name: np.array(values) for name, values in ids.items()})
-        with pytest.raises(InputError, match=r"found must be supervision.Detections"):
-            Detections.from_supervision(theirs, (9, 9))
+        theirs_wrong = copy.copy(theirs)
+        vars(theirs_wrong)[name] = np.array([value])
+        with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+            Detections.from_supervision(theirs_wrong, (9, 9))
+    theirs.tracker_id = np.array([7.0])
+    assert Detections.from_supervision(theirs, (9, 9)).track_id.tolist() == [7]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ([], "fields must be what Detections.as_dict returns, with a list of dicts as 'detections'."),
+        ({"detections": []}, "fields must be what Detections.as_dict returns: 'has_masks' is missing"),
+        ({"detections": [], "has_masks": 0, "size": 5}, "size must be [height, width] in pixels, got 5."),
+    ],
+)
+def test_fields_that_cannot_be_read_are_named(fields, message):
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        Detections.from_dict(fields)
 
 
 def test_tracks_are_in_every_conversion():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from maskjet.checks import shown
 from maskjet.errors import InputError
 
 
@@ -80,12 +82,14 @@ def pick_rows(index: Any, count: int) -> NDArray[np.intp]:
     return np.arange(count)[chosen.astype(np.intp)]
 
 
-def to_whole(name: str, value: Any, least: int | None = None) -> int:
-    """Check a whole number."""
-    if isinstance(value, bool) or (least is not None and value < least):
-        bound = "" if least is None else f" of at least {least}"
-        raise InputError(f"{name} must be a whole number{bound}, got {value}.")
-    return operator.index(value)
+def to_whole(name: str, value: Any, *, bits: int = 64, least: int | None = None) -> int:
+    """Convert a whole number of so many bits, with sign, to Python's; takes whole floats, as 2.0."""
+    number = value.item() if getattr(value, "ndim", None) == 0 else value  # NumPy's and PyTorch's
+    most, bound = 2 ** (bits - 1) - 1, f" of {bits} bits" if least is None else f" of at least {least}"
+    is_real = isinstance(number, Real) and not isinstance(number, bool)
+    if not is_real or not (-most if least is None else least) <= number <= most or number % 1:
+        raise InputError(f"{name} must be a whole number{bound}, got {shown(number)}.")
+    return int(number)
 
 
 def to_text(name: str, value: Any) -> str:
@@ -99,11 +103,15 @@ def to_floats(name: str, rows: list[Any], shape: tuple[int, ...]) -> NDArray[np.
     """Convert numbers to float32 [n, *shape]; refuses text, even if NumPy could parse it."""
     if not rows:
         return np.empty((0, *shape), dtype=np.float32)
-    numbers = np.array(rows)
-    if numbers.dtype.kind not in "iuf":
+    try:
+        numbers = np.array(rows)
+        with np.errstate(over="raise"):  # else large numbers would become infinite
+            converted = numbers.astype(np.float32) if numbers.dtype.kind in "iuf" else None
+    except (ValueError, FloatingPointError) as error:
+        raise InputError(f"{name} must be equally many numbers in each row, within float32's range.") from error
+    if converted is None:
         raise InputError(f"{name} must be numbers, got {numbers.dtype}.")
-    with np.errstate(over="raise"):  # else large numbers would become infinite
-        return numbers.astype(np.float32)
+    return converted
 
 
 def are_finite(found: Any) -> NDArray[np.bool_]:

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.checks import check_choice
+from maskjet.checks import check_choice, shown
 from maskjet.detections.fields import check_finite, masks_of, names_of, to_floats, to_text, to_whole, tracks_of
 from maskjet.errors import InputError, translate_errors
 from maskjet.masks import coco_rle
@@ -35,11 +35,15 @@ def as_dict(found: Any) -> dict[str, Any]:
 
 def read_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of `Detections` by name, from the output of `as_dict`; see `Detections.from_dict`."""
+    found = fields.get("detections") if isinstance(fields, Mapping) else None
+    if not isinstance(found, list) or not all(isinstance(entry, Mapping) for entry in found):
+        raise InputError("fields must be what Detections.as_dict returns, with a list of dicts as 'detections'.")
     with translate_errors(InputError, "fields must be what Detections.as_dict returns"):
-        found = fields["detections"]
         has_rle = fields["has_masks"] and not any("polygons" in entry for entry in found)
-        height, width = (to_whole("size", side, least=0) for side in fields["size"])
-        class_id = [to_whole("class_id", entry["class_id"]) for entry in found]
+        if not isinstance(size := fields["size"], list | tuple) or len(size) != 2:
+            raise InputError(f"size must be [height, width] in pixels, got {shown(size)}.")
+        height, width = (to_whole("size", side, bits=32, least=0) for side in size)
+        class_id = [to_whole("class_id", entry["class_id"], bits=32) for entry in found]
         tracks: dict[str, NDArray[Any]] = {
             name: np.array([to_whole(name, entry[name]) for entry in found], np.int64)
             for name in ("track_id", "track_class_id")

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from maskjet.detections.fields import to_whole
-from maskjet.errors import InputError, translate_errors
+from maskjet.detections.fields import to_floats, to_whole
+from maskjet.errors import InputError
 from maskjet.host.extras import require
 from maskjet.masks import coco_rle
 
@@ -33,21 +33,21 @@ def make_supervision(found: Any, masks: Any) -> Any:
 
 def read_fields(found: Any, image_size: tuple[int, int]) -> dict[str, Any]:
     """Fields of `Detections` by name, from supervision's type; see `Detections.from_supervision`."""
-    with translate_errors(InputError, "found must be supervision.Detections"):
-        count, ids = len(found), found.tracker_id
-        classes = [0] * count if found.class_id is None else found.class_id
-        class_id = np.array([to_whole("class_id", each) for each in classes], np.int32)
-        score = np.ones(count, np.float32) if found.confidence is None else np.asarray(found.confidence, np.float32)
-        names = map(str, found.data.get("class_name", ()))
-        return {
-            "image_size": image_size,
-            "xyxy": np.asarray(found.xyxy, np.float32),
-            "confidence": score,
-            "class_id": class_id,
-            "rle": None if found.mask is None else [coco_rle.encode(mask)[0] for mask in found.mask],
-            "class_names": dict(zip(class_id.tolist(), names, strict=False)),
-            "track_id": None if ids is None else np.array([to_whole("tracker_id", each) for each in ids], np.int64),
-        }
+    if not all(hasattr(found, name) for name in ("xyxy", "mask", "confidence", "class_id", "tracker_id", "data")):
+        raise InputError(f"found must be supervision.Detections, got {type(found).__name__}.")
+    count, ids = len(found), found.tracker_id
+    classes = [0] * count if found.class_id is None else found.class_id
+    class_id = [to_whole("class_id", each, bits=32) for each in classes]
+    names = map(str, found.data.get("class_name", ()))
+    return {
+        "image_size": image_size,
+        "xyxy": to_floats("xyxy", list(found.xyxy), (4,)),
+        "confidence": to_floats("confidence", [1.0] * count if found.confidence is None else [*found.confidence], ()),
+        "class_id": np.array(class_id, np.int32),
+        "rle": None if found.mask is None else [coco_rle.encode(mask)[0] for mask in found.mask],
+        "class_names": dict(zip(class_id, names, strict=False)),
+        "track_id": None if ids is None else np.array([to_whole("tracker_id", each) for each in ids], np.int64),
+    }
 
 
 def _to_compact(rles: Sequence[dict[str, Any]], size_hw: tuple[int, int]) -> Any:
