@@ -1,6 +1,7 @@
 """Counts of lines and zones on the command line."""
 
 import json
+import re
 
 import pytest
 
@@ -62,9 +63,11 @@ def test_each_source_is_counted_for_itself(maskjet, clip):
 def test_lost_events_are_told_and_end_nothing(maskjet, clip, monkeypatch):
     monkeypatch.setattr(events, "_DELAYS_S", (0.0,))
     outs = "-o http://me:secret@127.0.0.1:9/hook?key=hidden --threshold 0.3"
-    code, _, err = maskjet(f"run {clip} {outs}", *COUNTS)
-    assert code == 0
+    code, _, err = maskjet(f"run {clip} -o a.jsonl {outs}", *COUNTS)
+    assert code == 4
+    assert "maskjet: http://127.0.0.1:9/hook took 0 of " in err
     assert "lost, not delivered" in err
+    assert re.findall("wrote .*", err) == ["wrote a.jsonl"]
     assert "secret" not in err
     assert "hidden" not in err
 
@@ -76,7 +79,7 @@ def test_lost_events_are_told_and_end_nothing(maskjet, clip, monkeypatch):
         ("-o mqtt://me:pw@a/b -o a.csv", "--out must go with --count where it gets events, got 'mqtt://a/b' without."),
         ("-o a.txt", "--out must go with --track where it lists tracks, got 'a.txt' without."),
         ("-o a.csv --count line:1,2", "--count must be [NAME=]line:x1,y1,x2,y2"),
-        ("-o a.csv --count a=line:1,2,3,4 --count a=line:1,2,3,5", "counters must have names of their own, got a, a."),
+        ("-o a.csv --count a=line:1,2,3,4 --count a=line:1,2,3,5", "--count must have names of their own, got a, a."),
     ],
 )
 def test_what_is_wrong_is_one_line(words, message, maskjet, clip):

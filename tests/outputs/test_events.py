@@ -122,6 +122,27 @@ def test_nobody_there_never_stops_a_run_and_all_that_is_lost_is_counted(kind, mo
         unused.bind(("127.0.0.1", 0))
         sinks = send(f"{kind}://127.0.0.1:{unused.getsockname()[1]}/a", count=20)
     assert sinks.lost == 20
+    assert sinks.paths == []
+
+
+def test_a_broker_that_refuses_is_quoted_once(monkeypatch, caplog):
+    pytest.importorskip("paho.mqtt.publish")
+    monkeypatch.setattr(events, "_DELAYS_S", (0.0,))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def refuse():
+            for _ in range(3):
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(1000)
+                    connection.sendall(b"\x20\x02\x00\x05")
+
+        thread = threading.Thread(target=refuse, daemon=True)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert send(f"mqtt://{address}/a").lost == 3
+    told = [record.getMessage() for record in caplog.records if record.name == "maskjet"]
+    assert told == [f"mqtt://{address}/a took 0 of 3 events: Not authorized"]
 
 
 def test_one_that_never_answers_holds_nobody_up(monkeypatch):

@@ -117,6 +117,14 @@ def test_bad_arguments_are_named(write, options, message, tmp_path):
         write(tmp_path / "v.mp4", **options)
 
 
+def test_a_data_set_that_is_there_is_not_replaced(tmp_path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "000000.jpg").write_text("mine")
+    with pytest.raises(InputError, match=r"^directory must have no data set yet, '.*/images' exists"):
+        write_coco(tmp_path, images=1, size_hw=SIZE)
+    assert (tmp_path / "images" / "000000.jpg").read_text() == "mine"
+
+
 def test_unwritable_paths_are_named(tmp_path):
     (tmp_path / "file").touch()
     for write, options in ((write_video, {"frames": 1}), (write_coco, {"images": 1})):

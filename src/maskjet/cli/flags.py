@@ -19,6 +19,7 @@ _OTHER_NAMES = {
     "source": "images",
     "seconds": "segment_seconds",
     "images": "segment_images",
+    "counters": "count",
 }
 """Python argument names whose flags differ, with the flag names."""
 _NONE: Mapping[str, Any] = MappingProxyType({})

@@ -34,7 +34,7 @@ from maskjet.host import process
 from maskjet.outputs.label_options import LabelOptions
 from maskjet.tiling.layout import Tiling
 
-_EXIT_STRICT, _EXIT_FAILED = 1, 3
+_EXIT_STRICT, _EXIT_FAILED, _EXIT_LOST = 1, 3, 4
 _FRAMES_PANEL = "Which frames are read"
 _OUTPUTS_PANEL = "What else outputs hold"
 EPILOG = """
@@ -56,7 +56,7 @@ maskjet run 0 1 --model rf-detr-seg-nano --weights nano.pt -o 'out/{}.mp4' \\
 
 Exit codes: 0 done; 1 a frame could not be decoded (--strict); 2 wrong usage;
 3 a source or checkpoint can't be read, be it one of several; 4 an output
-can't be written; 5 the device failed; 128 + n ended by signal n (130 Ctrl-C,
+can't be written, or events were lost; 5 the device failed; 128 + n ended by signal n (130 Ctrl-C,
 141 nobody reads stdout any more, 143 SIGTERM), with whole outputs.
 """
 _TRACKING = ("online", "two-pass")
@@ -310,5 +310,7 @@ def run(
         raise typer.Exit(signals.exit_code(job.stop.number))
     if job.summary.failed:
         raise typer.Exit(_EXIT_FAILED)
+    if job.summary.lost_events:
+        raise typer.Exit(_EXIT_LOST)
     if frames.strict and job.summary.bad_frames:
         raise typer.Exit(_EXIT_STRICT)

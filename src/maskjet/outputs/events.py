@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import queue
 import string
 import threading
 import urllib.request as web
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Any
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from maskjet.detections import Detections
-from maskjet.errors import InputError
+from maskjet.errors import InputError, first_line
 from maskjet.host.extras import require
 from maskjet.outputs.lines import TextFile
 from maskjet.outputs.sink import Sink
@@ -25,6 +25,7 @@ from maskjet.sources.frames import Frame
 
 SUFFIX = ".events.jsonl"
 """End of the path of an output file of events."""
+_log = logging.getLogger("maskjet")
 _SCHEMES = ("http://", "https://", "mqtt://", "mqtts://")
 _MOST_WAITING = 1000  # queued events; further ones are dropped
 _DELAYS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)  # delay before each attempt
@@ -81,6 +82,7 @@ class EventDelivery(Sink):
         self._send = (_publishing if parts.scheme.startswith("mqtt") else _posting)(parts)
         self._waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()  # None ends the thread
         self._written = self._delivered = 0
+        self._why = ""  # nothing was delivered the last time, in a message
         self._gave_up = threading.Event()
         self._thread = threading.Thread(target=self._deliver_all, name="maskjet-events", daemon=True)
         self._thread.start()
@@ -99,6 +101,9 @@ class EventDelivery(Sink):
             self._thread.join(_TIMEOUT_S)
             self._gave_up.set()
             self.lost = self._written - self._delivered
+            if self.lost:
+                _log.warning("%s took %d of %d events%s", *self.paths, self._delivered, self._written, self._why)
+                self.paths = self.paths if self._delivered else ()
 
     abandon = close
 
@@ -107,10 +112,13 @@ class EventDelivery(Sink):
             for delay_s in _DELAYS_S:
                 if self._gave_up.wait(delay_s):
                     return
-                with suppress(Exception):
+                try:
                     self._send(text)
-                    self._delivered += 1
-                    break
+                except Exception as error:
+                    self._why = f": {first_line(error)}"
+                    continue
+                self._delivered += 1
+                break
 
 
 class _NoRedirects(web.HTTPRedirectHandler):
@@ -139,6 +147,7 @@ def _posting(parts: SplitResult) -> Callable[[str], object]:
 def _publishing(parts: SplitResult) -> Callable[[str], object]:
     """As `_posting`, for an MQTT broker; events are rare, so each gets its own connection."""
     publish = require("paho.mqtt.publish", extra="mqtt", purpose="mqtt://")
+    logging.getLogger("paho").addHandler(logging.NullHandler())  # else its errors are printed where nobody logs
     options: dict[str, Any] = {"hostname": parts.hostname, "qos": 1, "port": parts.port or 1883}
     if parts.scheme == "mqtts":
         options |= {"tls": {}, "port": parts.port or 8883}

@@ -137,7 +137,7 @@ def write_coco(
     Category ids are class ids + 1, as COCO's start at 1.
 
     Args:
-        directory: Folder for images/000000.jpg and so on, and annotations.json.
+        directory: Folder for images/000000.jpg and so on, and annotations.json; must have neither yet.
         images: Number of images, at least 1.
         size_hw: (height, width) of the images in pixels, at least 16.
         seed: Random seed of the first image; each further image adds one.
@@ -145,14 +145,17 @@ def write_coco(
         on_progress: Called after every image.
 
     Raises:
-        InputError: An argument is not as above.
+        InputError: An argument is not as above, or the folder has a data set already.
         OutputError: The files can't be written.
     """
     check_count("images", as_int(images))
     check_choice("annotations", annotations, get_args(Annotations))
     directory = Path(directory)
     with naming(str(directory), "directory"):
-        (directory / "images").mkdir(parents=True, exist_ok=True)
+        for old in (directory / "annotations.json", directory / "images"):
+            if old.exists():
+                raise InputError(f"directory must have no data set yet, {str(old)!r} exists: choose another.")
+        (directory / "images").mkdir(parents=True)
     listed: list[dict[str, Any]] = []
     found: list[dict[str, Any]] = []
     for image_id in range(images):
