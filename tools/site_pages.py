@@ -111,7 +111,7 @@ def _describe(name: str, command: Any) -> Iterator[str]:
     for one in arguments:
         yield _define(_metavar(one), one)
     for one in options:
-        if one.name != "help":
+        if one.name not in ("help", "help_all"):
             yield _define(_flags(one), one)
 
 

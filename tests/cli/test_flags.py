@@ -23,7 +23,7 @@ def test_options_are_keyword_only_and_have_the_names_of_their_flags():
     ("message", "argument", "named"),
     [
         ("line_width must be 1.", "line_width", "--line-width"),
-        ("line_width='cuda' is not here: use line_width=1.", "line_width", "--line-width"),
+        ("line_width='cuda' is not here.", "line_width", "--line-width"),
         ("line_width must be 1\nmaskjet: line_width must be", "line_width", "--line-width"),
         ("source must exist, 'a' does not.", "source", "source"),
         ("image must be whole.", "image", "image"),
@@ -40,6 +40,19 @@ def test_messages_begin_with_the_flag(message, argument, named):
     assert error.argument == argument
     add_command(typer.Typer(), "")(command)(source="a", line_width=1.0, size="big", weights=None)
     assert in_flags(error) == named + message.removeprefix(argument or "")
+
+
+def test_advice_and_several_names_at_once_are_flags():
+    def command(*, coco, jsonl_lines, incomplete): ...
+
+    add_command(typer.Typer(), "")(command)(coco=None, jsonl_lines=None, incomplete=False)
+    for message, expected in {
+        "out must be whole: or incomplete=True.": "out must be whole: or --incomplete.",
+        "a must be b: use coco='x' with d=1.": "a must be b: use --coco='x' with d=1.",
+        "a must be b, got ' coco=x '.": "a must be b, got ' coco=x '.",
+        "coco or jsonl_lines must be a path.": "--coco or --jsonl-lines must be a path.",
+    }.items():
+        assert in_flags(InputError(message)) == expected
 
 
 WRONG = [  # a command, its argument, and values that its options don't take

@@ -47,12 +47,20 @@ def test_help_is_plain(words, capsys, monkeypatch):
 
 
 def test_help_begins_with_the_options_that_most_people_use(capsys, monkeypatch):
-    out = helped(capsys, monkeypatch, ("run",))
-    panels = re.findall(r"^╭─ (.*?) ─+╮\n(.*?)^╰", out, re.MULTILINE | re.DOTALL)
-    options = {title: re.findall(r"^│ (--[\w-]+)", text, re.MULTILINE) for title, text in panels}
-    names = "out show model weights class-names threshold classes recursive json track draw device help"
-    assert options["Options"] == [f"--{name}" for name in names.split()]
-    assert sum(map(len, options.values())) == sum(param.param_type_name == "option" for param in ALL["run",].params) + 1
+    options = {}
+    for flag in ("--help-all", "--help"):
+        out = helped(capsys, monkeypatch, ("run",), flag)
+        panels = re.findall(r"^╭─ (.*?) ─+╮\n(.*?)^╰", out, re.MULTILINE | re.DOTALL)
+        options[flag] = {title: re.findall(r"^│ (--[\w-]+)", text, re.MULTILINE) for title, text in panels}
+    names = "out show model weights threshold classes json track draw device help-all help"
+    assert options["--help"] == {"Arguments": [], "Options": [f"--{name}" for name in names.split()]}
+    shown = sum(map(len, options["--help-all"].values()))
+    assert shown == sum(param.param_type_name == "option" for param in ALL["run",].params) + 1
+
+
+def test_an_option_of_one_value_is_given_once(capsys):
+    code, out, err = call(capsys, *["maskjet", "traffic", "video", "v.mp4", "--truth", "a.json", "--truth", "b.json"])
+    assert (code, out, err) == (2, "", "maskjet: --truth must be given once, got it 2 times.\n")
 
 
 def test_every_option_has_help_and_a_metavar():

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from maskjet.cli.options import option
+from maskjet.cli.options import ENGINE_PANEL, option
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
 
@@ -23,7 +23,11 @@ ThresholdOption = Annotated[
 ]
 ClassNamesOption = Annotated[
     Path | None,
-    option("PATH", "A text file with the name of a class per line, from id 0 on, for weights that bring no names."),
+    option(
+        "PATH",
+        "A text file with the name of a class per line, from id 0 on, for weights that bring no names.",
+        panel=ENGINE_PANEL,
+    ),
 ]
 ClassesOption = Annotated[list[str] | None, option("NAME,NAME,…", "Report only these classes. May be repeated.")]
 

@@ -156,7 +156,12 @@ def job(
     recursive: Annotated[bool, switch("--recursive", "Search the sub-folders of folders.")] = False,
     every: Annotated[int, option("N", "Take one frame of a video in N.", panel=_PLAN_PANEL)] = 1,
     segment_seconds: Annotated[
-        float, option("SECONDS", "Length of a video's segments, about.", panel=_PLAN_PANEL)
+        float,
+        option(
+            "SECONDS",
+            "Least length of a video's segments, which are cut at key frames alone: from one to the next at least.",
+            panel=_PLAN_PANEL,
+        ),
     ] = 10.0,
     segment_images: Annotated[int, option("N", "Most images of a segment.", panel=_PLAN_PANEL)] = 128,
     where: PlaceOptions,

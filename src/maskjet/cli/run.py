@@ -9,11 +9,11 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from maskjet.cli import signals
 from maskjet.cli.choosing import ClassesOption, ClassNamesOption, ThresholdOption, load_model, parse_thresholds
 from maskjet.cli.drawing import check_drawn, with_style
+from maskjet.cli.flags import Command
 from maskjet.cli.options import (
     ENGINE_PANEL,
     INPUT,
@@ -56,8 +56,9 @@ maskjet run 0 1 --model rf-detr-seg-nano --weights nano.pt -o 'out/{}.mp4' \\
 
 Exit codes: 0 done; 1 a frame could not be decoded (--strict); 2 wrong usage;
 3 a source or checkpoint can't be read, be it one of several; 4 an output
-can't be written, or events were lost; 5 the device failed; 128 + n ended by signal n (130 Ctrl-C,
-141 nobody reads stdout any more, 143 SIGTERM), with whole outputs.
+can't be written, or events were lost; 5 the device failed; 128 + n ended by
+signal n (130 Ctrl-C, 141 nobody reads stdout any more, 143 SIGTERM), with
+whole outputs.
 """
 _TRACKING = ("online", "two-pass")
 """Values of `--track`; the first one is that of the option alone."""
@@ -150,7 +151,7 @@ class OutputOptions:
     ] = None
 
 
-class RunCommand(TyperCommand):
+class RunCommand(Command):
     """The command, whose option --track may lack its value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -194,13 +195,12 @@ def run(
     show: Annotated[bool, switch("--show", "Show the frames in a window; q or Esc ends the run.")] = False,
     model: ModelOption = "demo",
     weights: WeightsOption = None,
-    class_names: ClassNamesOption = None,
     threshold: ThresholdOption = None,
     classes: ClassesOption = None,
-    recursive: Annotated[bool, switch("--recursive", "Search the sub-folders of folders.")] = False,
     as_json: Annotated[
         bool, switch("--json", "Print the summary as JSON: on stdout, or in one line on stderr with --out -.")
     ] = False,
+    recursive: Annotated[bool, switch("--recursive", "Search the sub-folders of folders.", _FRAMES_PANEL)] = False,
     frames: FrameOptions,
     track: Annotated[
         str | None,
@@ -216,6 +216,7 @@ def run(
     writing: OutputOptions,
     label_options: LabelOptions,
     config: EngineConfig,
+    class_names: ClassNamesOption = None,
     depth: DepthOption = 2,
     batch: Annotated[
         int | None,

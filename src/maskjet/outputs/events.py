@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from maskjet.detections import Detections
-from maskjet.errors import InputError, first_line
+from maskjet.errors import InputError, explain
 from maskjet.host.extras import require
 from maskjet.outputs.lines import TextFile
 from maskjet.outputs.sink import Sink
@@ -115,7 +115,7 @@ class EventDelivery(Sink):
                 try:
                     self._send(text)
                 except Exception as error:
-                    self._why = f": {first_line(error)}"
+                    self._why = f": {explain(getattr(error, 'reason', error))}"  # urllib wraps the system's
                     continue
                 self._delivered += 1
                 break
