@@ -11,6 +11,7 @@ SOURCES = Path(__file__).parents[1] / "src"
 ROOMS = [
     *[
         "version",
+        "other_tools",
         "errors",
         "limits",
         "host",

@@ -31,7 +31,7 @@ from maskjet.detections import Detections
 from maskjet.engine import pipeline
 from maskjet.engine.engine import Engine
 from maskjet.engine.isolation import isolated
-from maskjet.errors import InputError, UnsupportedError, suggest
+from maskjet.errors import InputError, UnsupportedError, no_attribute, suggest
 from maskjet.host import process
 from maskjet.networks import Network, find_family, read_network
 from maskjet.networks.state_dict import digest_weights
@@ -56,6 +56,21 @@ __all__ = ["ImageLike", "Model", "Report", "Threshold", "load", "open_model", "r
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+
+
+def _with_known_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Let a function name the option that a misspelt one is close to."""
+    parameters = inspect.signature(function).parameters
+    options = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
+
+    @functools.wraps(function)
+    def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if unknown := [name for name in kwargs if name not in parameters]:
+            end = suggest(unknown[0], options)
+            raise InputError(f"{function.__name__}() must be given options that it has, got {unknown[0]!r}{end}")
+        return function(*args, **kwargs)
+
+    return checked
 
 
 class _PredictOptions(TypedDict, total=False):
@@ -116,6 +131,7 @@ class Model:
     @overload
     def predict(self, images: Sequence[ImageLike], **options: Unpack[_PredictOptions]) -> list[Detections]: ...
 
+    @_with_known_options
     def predict(
         self,
         images: ImageLike | Sequence[ImageLike],
@@ -192,6 +208,7 @@ class Model:
 
     __call__ = predict
 
+    @_with_known_options
     def stream(
         self,
         source: Any,
@@ -405,6 +422,11 @@ class Model:
         """
         self._engine.close()
 
+    if not TYPE_CHECKING:  # else type checkers would let all attributes pass
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name)
+
     def __repr__(self) -> str:
         spec, steps = self.spec, self._engine.steps
         return f"Model({spec.name}: {spec.kind}, {len(spec.class_names)} classes, {steps.precision} on {steps.device})"
@@ -453,21 +475,6 @@ def open_model(
         made = Model(network, config, threshold=threshold, classes=classes)
         made.weights_digest = digest
         return made
-
-
-def _with_known_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Let a function name the option that a misspelt one is close to."""
-    parameters = inspect.signature(function).parameters
-    options = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
-
-    @functools.wraps(function)
-    def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if unknown := [name for name in kwargs if name not in parameters]:
-            end = suggest(unknown[0], options)
-            raise InputError(f"{function.__name__}() must be given options that it has, got {unknown[0]!r}{end}")
-        return function(*args, **kwargs)
-
-    return checked
 
 
 @_with_known_options

@@ -7,8 +7,7 @@ import pytest
 import typer
 
 import maskjet
-from maskjet import traffic
-from maskjet.cli import suggesting
+from maskjet import other_tools, traffic
 from maskjet.cli.app import app
 from maskjet.evaluation import speed
 from tests.cli.command_line import call
@@ -172,8 +171,6 @@ def test_a_flag_is_one_whatever_values_another_command_lets_it_have(line, capsys
 
 
 def test_suggestions_are_commands_and_options_that_there_are():
-    assert {tuple(meant.split()) for meant in suggesting._COMMANDS.values()} <= ALL.keys()
-    assert not suggesting._COMMANDS.keys() & {words[0] for words in ALL if words}
-    assert {*suggesting._OPTIONS.values()} <= {
-        name for each in ALL.values() for param in each.params for name in param.opts
-    }
+    assert {tuple(meant.split()) for meant in other_tools.COMMANDS.values()} <= ALL.keys()
+    assert not other_tools.COMMANDS.keys() & {words[0] for words in ALL if words}
+    assert {*other_tools.OPTIONS.values()} <= {param.name for each in ALL.values() for param in each.params}

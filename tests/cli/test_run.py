@@ -172,7 +172,7 @@ def test_a_terminal_shows_a_line_for_each_source(is_terminal, monkeypatch, capsy
         (f"run {CLIP} -o a.jsonl --tile 16", "--tile must be 32 pixels or more"),
         (f"run {CLIP} -o a.jsonl --tile 64 --overlap 1", "--overlap must be 0..0.9"),
         (f"run {CLIP} -o a.jsonl --drop-late", "--drop-late must be False for '"),
-        ("info --letterbox-color #0a0b0c", "--letterbox-color must be left out unless resize='letterbox', got"),
+        ("info --letterbox-color #0a0b0c", "--letterbox-color must be left out unless --resize='letterbox', got"),
     ],
 )
 def test_errors_are_one_line_and_exit_code_2_or_for_sources_3(line, message, maskjet):
@@ -186,7 +186,7 @@ def test_info(maskjet):
     code, out, _ = maskjet("info --json --model demo")
     facts = json.loads(out)
     assert code == 0
-    assert facts["report"]["model"] == "demo"
+    assert (facts["report"]["model"], facts["report"]["images"]) == ("demo", 0)
     assert facts["model"]["max_detections"] == 60  # its queries
     assert set(facts["report"]["steps"]) == {"preprocess", "select", "encode_masks"}
     assert "demo" in maskjet("info")[1]

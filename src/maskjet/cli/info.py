@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,14 +75,14 @@ def info(
 
 
 def _warm_up(model: Model) -> Any:
-    """Detect on two black frames, since the second captures the graph; returns the report."""
+    """Detect on two black frames, since the second captures the graph; returns the report, which counts none."""
     import numpy as np
 
     from maskjet.traffic import SIZES_HW
 
     for _ in range(2):
         model.predict(np.zeros((*SIZES_HW["720p"], 3), np.uint8))
-    return model.report()
+    return replace(model.report(), images=0, detections=0)
 
 
 def _describe_spec(spec: ModelSpec | TwoStageSpec) -> dict[str, Any]:
