@@ -202,7 +202,7 @@ def test_every_option_is_in_the_reference():
         assert section, name
         for parameter in command.params:
             word = parameter.opts[0] if parameter.param_type_name == "option" else parameter.name.upper()
-            assert f"\n`{word}" in section or parameter.name == "help", (name, word)
+            assert f"\n`{word}" in section or parameter.name in ("help", "help_all"), (name, word)
         assert all(f"\n{line}\n" in section.replace("\\\n", "") for line in site_pages.examples_of(command)), name
     assert "\n`--device NAME`\n:   auto (the first GPU" in text
     assert "\n`--depth N`\n" in text

@@ -11,7 +11,7 @@ from maskjet.serve.models import parse_models
 
 
 def test_every_setting_is_an_option_with_its_help(maskjet):
-    code, out, _ = maskjet("serve --help")
+    code, out, _ = maskjet("serve --help-all")
     assert code == 0
     for each in dataclasses.fields(Settings):
         assert f"--{each.name.replace('_', '-')}" in out

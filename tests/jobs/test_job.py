@@ -96,7 +96,8 @@ def job(capsys, streets, out, *options):
 
 
 def arguments(streets, out, *options):
-    return ["job", str(streets), "--out", str(out), "--segment-images", "1", "--devices", "cpu", *options]
+    devices = () if "--devices" in options else ("--devices", "cpu")
+    return ["job", str(streets), "--out", str(out), "--segment-images", "1", *devices, *options]
 
 
 def patched(folder, patch):

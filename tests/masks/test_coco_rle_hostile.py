@@ -240,14 +240,14 @@ def test_json_and_good_fields_are_read():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"size": None}, "fields must be what Detections.as_dict returns: "),
+        ({"size": None}, r"size must be \[height, width\] in pixels, got None"),
         ({"size": [True, 2]}, "size must be a whole number of at least 0, got True"),
         ({"size": [3, 2]}, r"rle\[0\] must have the image's size"),
         ({"detections": [{}]}, "fields must be what .*: 'class_id'"),
-        ({"detections": [entry(class_id=2**40)]}, "fields must be what"),
+        ({"detections": [entry(class_id=2**40)]}, "class_id must be a whole number of 32 bits"),
         ({"detections": [entry(class_name=["car"])]}, "class_name must be text, got list"),
         ({"detections": [entry(confidence="0.5")]}, "confidence must be numbers, got <U3"),
-        ({"detections": [entry(confidence=1e300)]}, "fields must be what .*: overflow"),
+        ({"detections": [entry(confidence=1e300)]}, "confidence must be .*, within float32's range"),
         ({"detections": [entry(xyxy=[1, 2, 3])]}, r"xyxy must be float32 \[1, 4\], got float32 \[1, 3\]"),
         ({"detections": [entry(rle=None)]}, r"rle must be \{'size'"),
         ({"detections": [entry(rle={"size": [2, 2], "counts": "\ud800"})]}, "counts must be a whole COCO RLE string"),
