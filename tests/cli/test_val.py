@@ -53,5 +53,29 @@ def test_wrong_usage_is_told(options, code, message, maskjet):
     assert (found[0], found[1], message in found[2]) == (code, "", True), found
 
 
+@pytest.mark.parametrize(
+    ("start", "images", "out", "data"),
+    [
+        (".", "set/images", "set/annotations.json", "set"),
+        ("set", "images", "annotations.json", "."),
+        ("set/images", ".", "../auto.json --coco-masks polygons", "../auto.json"),
+        (".", "set/images", "set/images/_annotations.coco.json", "set"),
+        (".", "set/images", "a.yolo --yolo-images copy", "a.yolo"),
+        ("set", "images", "../b.yolo --yolo-images link --yolo-parts all --yolo-confidence", "../b.yolo/data.yaml"),
+    ],
+)
+def test_what_run_writes_is_measured_where_it_lies(start, images, out, data, maskjet, monkeypatch):
+    Path("set", "annotations.json").unlink()
+    monkeypatch.chdir(start)
+    code, _, err = maskjet(f"run {images} --device cpu -o {out}")
+    assert code == 0, err
+    code, found, err = maskjet(f"val {data} --device cpu --json")
+    assert (code, "left out: " in err) == (0, "confidence" in out), err
+    report = json.loads(found)
+    assert report["images"] == 2
+    of_all = [m["metrics"]["ap75"] for m in report["measurements"] if m["class_name"] is None]
+    assert of_all[".yolo" in out :] == [1.0, 1.0][".yolo" in out :]  # YOLO's boxes are those of masks
+
+
 def test_what_is_no_data_set_is_told(maskjet):
     assert maskjet("val nowhere --device cpu")[0] == 3

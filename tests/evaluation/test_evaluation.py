@@ -258,7 +258,7 @@ def test_classes_that_differ_in_case_alone_are_two(planned):
 def test_masks_that_were_not_checked_are_not_looked_at(planned):
     folder, truth, results = planned
     first, second, *others = truth["annotations"]
-    wrong = [{**first, "segmentation": [[[1, 2], [3, 4]]]}, {**second, "segmentation": None}]
+    wrong = [{**first, "segmentation": [[[1, 2]] * 6]}, {**second, "segmentation": None}]
     (folder / "annotations.json").write_text(json.dumps({**truth, "annotations": [*wrong, *others]}))
     with pytest.warns(UserWarning, match="segm left out: not everything has a segmentation"):
         report = maskjet.evaluate(Model(truth, results, CLASSES), folder)

@@ -133,7 +133,10 @@ def test_what_is_not_implemented_is_named(fields, message, tiny, tmp_path):
     [
         ({"do_normalize": False}, "do_normalize must be True, which alone is implemented, got False"),
         ({"rescale_factor": 1}, "rescale_factor must be 0.0039.*, which alone is implemented, got 1"),
-        ({"size": {"shortest_edge": 64}}, "size must be a height and a width, got a dict"),
+        (
+            {"size": {"shortest_edge": 64}},
+            r"size must be a height and a width, got {'shortest_edge': 64}; inputs .*, write its two into preproc",
+        ),
         ({"image_mean": "abc"}, "mean must be three finite numbers, got 'abc'"),
     ],
 )

@@ -123,9 +123,11 @@ def _score(records: tuple[Record, Record], folder: Path) -> PrecisionReport:
     from maskjet.evaluation.datasets import DataSet
     from maskjet.parity import coco
 
-    truth = DataSet(folder).truth()
+    images = DataSet(folder)
+    truth = images.truth()
     scored = coco.evaluate(truth, {record.name: record.to_annotations(truth) for record in records})
-    return replace(scored, notes=[*scored.notes, *(note for each in records for note in each.list_left_out(truth))])
+    lost = [note for each in records for note in each.list_left_out(truth)]
+    return replace(scored, notes=[*images.notes, *scored.notes, *lost])
 
 
 def _read_images(source: str, found: CheckReport, record: Record) -> Iterator[Image]:

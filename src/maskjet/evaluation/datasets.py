@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
@@ -18,10 +20,9 @@ from numpy.typing import NDArray
 from maskjet import limits
 from maskjet.errors import InputError, SourceError, explain, suggest, translate_errors
 from maskjet.host.extras import require
-from maskjet.host.files import is_same_file
 from maskjet.host.printing import as_utf8, sanitise
-from maskjet.parity.coco_files import check_truth, read_json
-from maskjet.sources.folders import is_image_path
+from maskjet.parity.coco_files import check_truth, read_json, tidy
+from maskjet.sources.folders import is_image_path, is_visible, list_folder
 from maskjet.sources.frames import ListSource, Source
 from maskjet.sources.image_headers import stated_size_hw
 from maskjet.sources.images import read_file
@@ -30,7 +31,9 @@ from maskjet.sources.pillow_images import stated_orientation
 _ROBOFLOW = "_annotations.coco.json"
 _PREFIX = "instances_"  # prefix of COCO's and CVAT's files in annotations/
 _YOLO_SPLITS = ("val", "valid", "test", "train")
+_YAML = (".yaml", ".yml")
 _LARGEST_YAML = 2**20  # largest data.yaml, in bytes
+_LARGEST_LIST = 2**26  # largest list of images that it names, in bytes
 _EDGE = 1e-3  # tolerance of coordinates outside 0..1, due to rounding; they are clamped
 _NAMED = 20  # most names listed in a message
 
@@ -40,10 +43,13 @@ class _Place(NamedTuple):
 
     annotations: Path
     """Path of the COCO annotations; for YOLO of data.yaml."""
-    images: Path
-    """Folder to which image names are relative."""
-    folders: Sequence[Path] = ()
-    """Image folders of a YOLO data set; empty for COCO."""
+    folders: Sequence[Path]
+    """Folders to which image names may be relative; for YOLO folders and .txt lists of images."""
+
+    @property
+    def is_yolo(self) -> bool:
+        """Whether this is a YOLO data set."""
+        return self.annotations.suffix.lower() in _YAML
 
 
 @dataclass(frozen=True)
@@ -51,11 +57,12 @@ class DataSet:
     """Images with annotations, in one of these layouts, whose files are found below a folder.
 
     annotations.json with images/; annotations/instances_SPLIT.json with SPLIT/, images/SPLIT/ or images/ (COCO, CVAT);
-    SPLIT/_annotations.coco.json beside the images (Roboflow); data.yaml with images/ and labels/ (YOLO).
+    SPLIT/_annotations.coco.json beside the images (Roboflow); data.yaml with images/ and labels/ (YOLO). Given by their
+    path, COCO's file and the YAML may have any name.
     """
 
     folder: Path
-    """Folder of the data set, or its description file, such as data.yaml."""
+    """Folder of the data set, or its annotations' file, or data.yaml."""
     split: str | None = None
     """Name of the split; None for the only one, or else one whose name begins with val, valid or test."""
 
@@ -64,10 +71,23 @@ class DataSet:
         """Number of images that the annotations list."""
         return len(self._listed)
 
-    @property
+    @cached_property
     def images(self) -> Path:
         """Folder to which the images' names are relative."""
-        return self._place.images
+        place = self._place
+        if place.is_yolo:
+            return place.annotations.parent
+        holding = (
+            each
+            for each in place.folders
+            if any(os.path.isfile(each / name) for name in self._listed)  # noqa: PTH113
+        )
+        return next(holding, next(filter(Path.is_dir, place.folders), place.folders[0]))
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on what the annotations hold that is left out."""
+        return [f"left out: {count} {name}." for name, count in self._read[1].items() if count]
 
     def open(self) -> Source:
         """Open the images as a source; frames are named by their paths."""
@@ -79,7 +99,7 @@ class DataSet:
 
     def check_images(self) -> None:
         """Raise SourceError if images are missing or differ in size from annotations; reads only headers."""
-        folder = self._place.images
+        folder = self.images
         missing = [name for name in self._listed if not os.path.isfile(folder / name)]  # noqa: PTH113 - of any length
         if missing:
             count = f"{len(missing)} of {self.length}"
@@ -93,22 +113,21 @@ class DataSet:
 
     @cached_property
     def _place(self) -> _Place:
-        is_file = self.folder.is_file()
-        folder = self.folder.parent if is_file else self.folder
-        place = _choose(_find_splits(folder), self.split, folder)
-        if is_file and not is_same_file(place.annotations, self.folder):
-            raise SourceError(f"data must be a folder or {place.annotations.name!r} in it, got {str(self.folder)!r}.")
-        return place
+        return _choose(_find_splits(self.folder), self.split, self.folder)
 
     @cached_property
-    def _data_set(self) -> dict[str, Any]:
-        if self._place.folders:
-            return _read_yolo(self._place)
+    def _read(self) -> tuple[dict[str, Any], Counter[str]]:
         path = self._place.annotations
+        if self._place.is_yolo:
+            return _read_yolo(self._place)
         found = read_json(path)
         if not isinstance(found, dict) or not {"images", "annotations", "categories"} <= found.keys():
             raise SourceError(f"{str(path)!r} must be a COCO data set, it lacks images, annotations or categories.")
-        return found
+        return tidy(found, repr(str(path)))
+
+    @property
+    def _data_set(self) -> dict[str, Any]:
+        return self._read[0]
 
     @cached_property
     def _checked(self) -> dict[str, Any]:
@@ -118,9 +137,8 @@ class DataSet:
     @cached_property
     def _listed(self) -> list[str]:
         """The images' file names, checked to be unique and within the folder."""
-        path, listed = str(self._place.annotations), self._data_set["images"]
-        entries = listed if isinstance(listed, list) else [None]
-        names: list[Any] = [entry.get("file_name") if isinstance(entry, dict) else None for entry in entries]
+        path = str(self._place.annotations)
+        names: list[Any] = [entry.get("file_name") for entry in self._data_set["images"]]
         if not all(isinstance(name, str) for name in names):
             raise SourceError(f"{path!r} must have a 'file_name' in each of its images.")
         for name in names:
@@ -140,23 +158,32 @@ def shorten(names: Sequence[str]) -> str:
 
 
 def _find_splits(folder: Path) -> dict[str, _Place]:
-    """Find the splits of a data set, by name; a single one is named ""."""
+    """Find the splits of a data set, by name; a single one, as that of a COCO file, is named ""."""
     with translate_errors(SourceError, f"data must be a readable folder, {str(folder)!r} is not"):
-        if (folder / "data.yaml").is_file():
-            return _yolo_splits(folder)
-        if (folder / _ROBOFLOW).is_file():
-            return {"": _Place(folder / _ROBOFLOW, folder)}
-        if (folder / "annotations.json").is_file():
-            return {"": _Place(folder / "annotations.json", folder / "images")}
-        found = {path.parent.name: _Place(path, path.parent) for path in folder.glob(f"*/{_ROBOFLOW}")}
+        yaml = folder / "data.yaml"
+        for file in (folder, yaml, folder / _ROBOFLOW, folder / "annotations.json"):
+            if file.is_file():
+                return _yolo_splits(file) if file.suffix.lower() in _YAML else {"": _place_of(file)}
+        files = [path for path in folder.glob(f"*/{_ROBOFLOW}") if is_visible(path.parent.name)]
+        found = {path.parent.name: _place_of(path) for path in files}
         for path in folder.glob(f"annotations/{_PREFIX}*.json"):
-            name = path.stem.removeprefix(_PREFIX)
-            places = (folder / name, folder / "images" / name, folder / "images")
-            found[name] = _Place(path, next((place for place in places if place.is_dir()), places[0]))
+            found[path.stem.removeprefix(_PREFIX)] = _place_of(path)
+        others = [path for path in folder.glob("*") if path.suffix.lower() in _YAML and is_visible(path.name)]
+        if not found and len(others) == 1:
+            return _yolo_splits(others[0])
     if not found:
         wanted = f"annotations.json, annotations/{_PREFIX}*.json, {_ROBOFLOW} or data.yaml"
-        raise SourceError(f"data must be a folder with {wanted}, {str(folder)!r} has none of them.")
+        raise SourceError(f"data must be a folder with {wanted}, or a file, {str(folder)!r} has none of them.")
     return dict(sorted(found.items()))
+
+
+def _place_of(path: Path) -> _Place:
+    """The place of a COCO file, with the folders where its images may lie."""
+    folder, above = path.parent, path.parent.parent
+    if folder.name != "annotations":
+        return _Place(path, (folder / "images", folder))
+    name = path.stem.removeprefix(_PREFIX)
+    return _Place(path, (above / name, above / "images" / name, above / "images", above, folder / "images", folder))
 
 
 def _choose(splits: Mapping[str, _Place], split: str | None, folder: Path) -> _Place:
@@ -171,28 +198,52 @@ def _choose(splits: Mapping[str, _Place], split: str | None, folder: Path) -> _P
     return splits[split]
 
 
-def _yolo_splits(folder: Path) -> dict[str, _Place]:
-    file = folder / "data.yaml"
+def _yolo_splits(file: Path) -> dict[str, _Place]:
     stated, found = _read_yaml(file), {}
     for name in _YOLO_SPLITS:
         value = stated.get(name)
         if value:
             values = value if isinstance(value, list) else [value]
-            found[name] = _Place(file, folder, [_find_below(folder, stated.get("path"), each) for each in values])
+            places = [_find_below(file, stated.get("path"), each, _has_images) for each in values]
+            found[name] = _Place(file, list({os.path.realpath(place): place for place in places}.values()))
     if not found:
         raise SourceError(f"{str(file)!r} must have a folder of images as 'val', 'test' or 'train'.")
     return found
 
 
-def _find_below(folder: Path, base: Any, value: Any) -> Path:
-    """Resolve a folder named in data.yaml; Roboflow writes "../" for folders beside the file."""
+def _has_images(path: Path) -> bool:
+    return path.is_dir() or (path.suffix == ".txt" and path.is_file())
+
+
+def _find_below(file: Path, base: Any, value: Any, is_right: Callable[[Path], bool]) -> Path:
+    """Resolve a path in data.yaml, or in its lists; Roboflow writes "../" for folders beside the file."""
     if isinstance(value, str) and isinstance(base, str | None):
+        start, value = file.parent / (base or ""), value.replace("\\", "/")
         inner = value.removeprefix("../")
-        for place in (folder / (base or "") / inner, folder / inner):
-            if place.is_relative_to(folder) and ".." not in place.parts[len(folder.parts) :] and place.is_dir():
-                return place
-    got = reprlib.repr(value)
-    raise SourceError(f"{str(folder / 'data.yaml')!r} must name folders of images below its own, got {got}.")
+        for place in (start / value, start / inner, file.parent / inner):
+            inside = _below(file.parent, place)
+            if inside is not None and is_right(inside):
+                return inside
+    raise SourceError(f"{str(file)!r} must name folders of images below its own, got {reprlib.repr(value)}.")
+
+
+def _below(folder: Path, path: Path) -> Path | None:
+    """A path as one that begins with the folder it lies in; None if it doesn't, by name or by its links."""
+    for spell in (os.path.abspath, os.path.realpath):
+        whole, root = Path(spell(path)), Path(spell(folder))
+        if whole.is_relative_to(root):
+            return folder / whole.relative_to(root)
+    return None
+
+
+def _list_images(file: Path, place: Path) -> list[Path]:
+    """The images of a folder, as `run` lists them, or of a list with a path a line, relative to it."""
+    if place.is_dir():
+        return [path for path in list_folder(str(place), recursive=True) if is_image_path(path)]
+    with translate_errors(SourceError, f"{str(place)!r} must be a list of images"):
+        lines = limits.read_small(place, _LARGEST_LIST).decode("utf-8-sig").splitlines()
+        base = os.path.relpath(place.parent, file.parent)
+        return [_find_below(file, base, line.strip(), Path.is_file) for line in lines if line.strip()]
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -205,27 +256,45 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return stated
 
 
-def _read_yolo(place: _Place) -> dict[str, Any]:
-    """Convert YOLO to COCO: image ids count from 0 in order of names; category ids are those in labels."""
-    stated = _read_yaml(place.annotations).get("names")
-    names = dict(enumerate(stated)) if isinstance(stated, list) else stated if isinstance(stated, dict) else {}
-    if not names or any(type(number) is not int or type(name) not in (str, int) for number, name in names.items()):
-        raise SourceError(f"{str(place.annotations)!r} must have a list as 'names', or names by number.")
-    paths = sorted(p for folder in place.folders for p in folder.rglob("*") if is_image_path(p) and p.is_file())
+def _read_yolo(place: _Place) -> tuple[dict[str, Any], Counter[str]]:
+    """Convert YOLO to COCO: image ids count from 0 in order of names; category ids are those in labels.
+
+    Also returns how often what is left out.
+    """
+    file = place.annotations
+    stated, left_out = _read_yaml(file), Counter[str]()
+    with translate_errors(SourceError, f"{str(file)!r} must have a list as 'names', or names by number"):
+        names = _read_names(stated.get("names"))
+    with translate_errors(SourceError, f"{str(file)!r} must have two numbers as 'kpt_shape'"):
+        keypoints = int(math.prod(stated.get("kpt_shape") or [0]))
+    listed = (path for folder in place.folders for path in _list_images(file, folder))
+    paths = list({(os.path.realpath(path.parent), path.name): path for path in listed}.values())
     labels = [_label_of(path) for path in paths]
     total = sum(path.stat().st_size for path in labels if path.is_file())
-    limits.check("json_bytes", total, f"labels of {str(place.annotations)!r} have", SourceError)
+    limits.check("json_bytes", total, f"labels of {str(file)!r} have", SourceError)
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for number, (path, label) in enumerate(zip(paths, labels, strict=True)):
         height, width = _measure(path) or (1, 1)  # unreadable images are reported when read
-        name = path.relative_to(place.images).as_posix()
+        name = path.relative_to(file.parent).as_posix()
         images.append({"id": number, "file_name": name, "height": height, "width": width})
         if label.is_file():
-            for each in _read_labels(label, names, (height, width)):
+            for each in _read_labels(label, names, (height, width), keypoints, left_out):
                 annotations.append({"id": len(annotations) + 1, "image_id": number, **each})
-    categories = [{"id": number, "name": str(name)} for number, name in names.items()]
-    return {"images": images, "annotations": annotations, "categories": categories}
+    categories = [{"id": number, "name": name} for number, name in names.items()]
+    return {"images": images, "annotations": annotations, "categories": categories}, left_out
+
+
+def _read_names(stated: Any) -> dict[int, str]:
+    """Class names by number, both of which may be numbers or text; raises ValueError for others."""
+    names = dict(enumerate(stated)) if isinstance(stated, list) else stated if isinstance(stated, dict) else {}
+    if not names or not all(type(key) in (int, str) and re.fullmatch("[0-9]{1,9}", str(key)) for key in names):
+        raise ValueError(f"got {reprlib.repr(stated)}.")
+    for key, name in names.items():
+        if type(name) not in (str, int, float):
+            hint = "; yes, no, on, off and null must be in quotes" if isinstance(name, bool | None) else ""
+            raise ValueError(f"name {key} is {reprlib.repr(name)}{hint}.")
+    return {int(key): str(name) for key, name in names.items()}
 
 
 def _label_of(image: Path) -> Path:
@@ -236,9 +305,14 @@ def _label_of(image: Path) -> Path:
     return Path(*parts)
 
 
-def _read_labels(path: Path, names: Mapping[int, Any], size_hw: tuple[int, int]) -> list[dict[str, Any]]:
-    """Parse a label file: per line a class, then a box cx, cy, w, h or an outline x, y, …."""
-    found = []
+def _read_labels(
+    path: Path, names: Mapping[int, str], size_hw: tuple[int, int], keypoints: int, left_out: Counter[str]
+) -> list[dict[str, Any]]:
+    """Parse a label file: per line a class, then a box cx, cy, w, h or an outline x, y, …, perhaps a confidence.
+
+    Boxes end in so many numbers of keypoints, if there are any. Equal lines count once, as for Ultralytics.
+    """
+    found: dict[tuple[float, ...], dict[str, Any]] = {}
     try:
         lines = path.read_text("utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
@@ -253,6 +327,14 @@ def _read_labels(path: Path, names: Mapping[int, Any], size_hw: tuple[int, int])
             raise SourceError(f"{where} must be numbers, got {line[:40]!r}.") from None
         if category not in names:
             raise SourceError(f"{where} must begin with a class of data.yaml, 0 to {max(names)}, got {category:g}.")
+        if keypoints:
+            if len(values) != 4 + keypoints:
+                raise SourceError(f"{where} must have 4 numbers of a box and {keypoints} of its keypoints.")
+            left_out["sets of keypoints, whose boxes are scored"] += 1
+            values = values[:4]
+        elif len(values) > 4 and len(values) % 2:
+            left_out["confidences at the ends of lines"] += 1
+            values.pop()
         if len(values) != 4 and (len(values) < 6 or len(values) % 2):
             raise SourceError(
                 f"{where} must have a class with 4 numbers of a box, or an x and y for each of 3 or more "
@@ -260,8 +342,9 @@ def _read_labels(path: Path, names: Mapping[int, Any], size_hw: tuple[int, int])
             )
         if not all(-_EDGE <= value <= 1 + _EDGE for value in values):
             raise SourceError(f"{where} must have coordinates of 0..1, shares of the image's sides.")
-        found.append(_annotate(int(category), np.clip(values, 0, 1), size_hw))
-    return found
+        left_out["lines that are twice in a file of labels"] += (row := (category, *values)) in found
+        found[row] = _annotate(int(category), np.clip(values, 0, 1), size_hw)
+    return list(found.values())
 
 
 def _annotate(category: int, values: NDArray[np.float64], size_hw: tuple[int, int]) -> dict[str, Any]:

@@ -128,7 +128,7 @@ def prepare(images: DataSet, model: Model, class_map: Mapping[str, str]) -> Task
     if "segm" in kinds:
         check_masks(truth)
     images.check_images()
-    return Task(images, truth, kinds, [*notes, *lacking])
+    return Task(images, truth, kinds, [*images.notes, *notes, *lacking])
 
 
 def run(task: Task, model: Model, on_progress: Callable[[], object] = lambda: None) -> Outcome:

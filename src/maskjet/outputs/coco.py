@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
@@ -33,10 +34,11 @@ class CocoJson(TextFile):
     annotations are none: loadRes would take the sizes of masks from their boxes; see `Detections.to_coco`.
 
     An image's id is its frame's index, or with `counts_images` its number in the file, from 0; its file_name is the
-    frame's name. COCO numbers categories from 1: if a model's class ids start at 0, they are written plus one, else
-    unchanged; or the options give classes their ids, and leave out others. Masks are RLE, or polygons along the pixels'
-    edges, as pycocotools reads them, whose area is theirs. With tracking, annotations have their track_id, sources are
-    listed as videos, and images have video_id and frame_id, their index in it, as in data sets of video.
+    frame's name, relative to the file if the image lies beside or below it. COCO numbers categories from 1: if a
+    model's class ids start at 0, they are written plus one, else unchanged; or the options give classes their ids, and
+    leave out others. Masks are RLE, or polygons along the pixels' edges, as pycocotools reads them, whose area is
+    theirs. With tracking, annotations have their track_id, sources are listed as videos, and images have video_id and
+    frame_id, their index in it, as in data sets of video.
 
     Entries are written as they come, one JSON object per line, to a .partial.jsonl beside the file, so that memory does
     not grow and entries survive a crash. `close` builds the file from them.
@@ -51,6 +53,7 @@ class CocoJson(TextFile):
         self._ids: dict[int, int] = {}  # class id to category id, without omitted classes
         self._classes: set[int] = set()
         self._videos: dict[str, int] = {}
+        self._folder = os.path.realpath(Path(path).parent)
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one frame's entries.
@@ -66,7 +69,7 @@ class CocoJson(TextFile):
             self._add(detections.to_coco(image_id, self._ids, kind=self._kind))
             return
         height, width = detections.image_size
-        image = {"file_name": frame.name, "id": image_id, "height": height, "width": width}
+        image = {"file_name": self._name(frame), "id": image_id, "height": height, "width": width}
         entries: list[dict[str, Any]] = [image, *categories]
         if detections.track_id is not None:
             if frame.source not in self._videos:
@@ -83,6 +86,14 @@ class CocoJson(TextFile):
             self._annotations += 1
             entries.append({"id": self._annotations, **entry})
         self._add(entries)
+
+    def _name(self, frame: Frame) -> str:
+        """Name of an image, relative to this file if it lies beside or below it."""
+        folder, own = os.path.split(frame.name)
+        path = Path(os.path.realpath(folder), own)
+        if frame.is_of_video or not path.is_file() or not path.is_relative_to(self._folder):
+            return frame.name
+        return path.relative_to(self._folder).as_posix()
 
     def _new_categories(self, detections: Detections) -> list[dict[str, Any]]:
         """Category entries for new classes: the model's named ones, and unnamed detected ones."""

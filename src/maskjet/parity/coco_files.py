@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import reprlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from maskjet import limits
 from maskjet.errors import InputError, SourceError, explain, translate_errors
@@ -21,13 +23,17 @@ from maskjet.masks import coco_rle
 
 Entry = Mapping[str, Any]
 """A JSON object of a COCO file: an entry of one of its lists, or the whole data set."""
-_LONGEST_OUTLINE = 2**22  # pixels along one polygon's edges; the evaluator takes five points of 16 bytes for each
+_LONGEST_OUTLINE = 2**20  # pixels along one polygon's edges; the evaluator takes five points of 16 bytes for each
+_LONGEST_TOGETHER = 2**22  # of all on an image, each of which takes 4 bytes, and time for each detection
+_LONGEST_ON_AVERAGE = 2**19  # of all on an image, on average of a data set with many
 _FIELDS = {
     "images": ("id", "height", "width"),
     "categories": ("id",),
     "annotations": ("image_id", "category_id", "bbox", "area"),
 }
 _IDS = {"image_id": "images", "category_id": "categories"}
+_WHOLE = {"id", "height", "width", "iscrowd", *_IDS}
+_ABSENT: Sequence[Any] = (None, "", [], {}, [[]])
 
 
 def load_library() -> Any:
@@ -46,7 +52,74 @@ def read_json(path: Path) -> Any:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"numbers must be finite, got {constant}.")
+    if constant != "NaN":  # which pandas writes where there is no value
+        raise ValueError(f"numbers must be finite, got {constant}.")
+
+
+def tidy(found: Entry, where: str) -> tuple[dict[str, Any], Counter[str]]:
+    """Read a data set as leniently as other tools do, into one for `check_truth`; also counts what is left out.
+
+    An empty or NaN field is missing. Whole numbers may be text or float; ids that are other text are numbered. A
+    missing area is the mask's, or else the box's. Backslashes separate folders. Left out are annotations of images or
+    categories that are not listed, and those with polygons of fewer than 3 points alone.
+
+    Raises:
+        SourceError: It is not even this.
+    """
+    with translate_errors(SourceError, f"{where} must be a COCO data set"):
+        lists = {name: [_normalise(entry) for entry in found[name]] for name in _FIELDS}
+        for image in lists["images"]:
+            if isinstance(name := image.get("file_name"), str):
+                image["file_name"] = name.replace("\\", "/")
+        for field, name in _IDS.items():
+            if any(isinstance(entry["id"], str) for entry in lists[name]):
+                ids = dict.fromkeys(entry["id"] for entry in lists[name])
+                numbers = {each: number for number, each in enumerate(ids, 1)}
+                for entry in lists[name]:
+                    entry["id"] = numbers[entry["id"]]
+                for entry in lists["annotations"]:
+                    entry[field] = numbers.get(entry[field])
+        known = {field: {entry["id"] for entry in lists[name]} for field, name in _IDS.items()}
+        kept, left_out = list[dict[str, Any]](), Counter[str]()
+        for entry in lists["annotations"]:
+            if any(entry[field] not in known[field] for field in _IDS):
+                left_out["annotations of images or categories that are not listed"] += 1
+                continue
+            mask = entry.get("segmentation")
+            if isinstance(mask, list):
+                entry["segmentation"] = [line for line in mask if not isinstance(line, list) or len(line) >= 6]
+                left_out["polygons of fewer than 3 points"] += len(mask) - len(entry["segmentation"])
+                if not entry["segmentation"]:
+                    left_out["annotations that had no others"] += 1
+                    continue
+            if "area" not in entry:
+                entry["area"] = _measure(entry)
+            attributes = entry.get("attributes")  # CVAT's
+            left_out["rotations of boxes"] += isinstance(attributes, dict) and bool(attributes.get("rotation"))
+            kept.append(entry)
+        return {**found, **lists, "annotations": kept}, left_out
+
+
+def _normalise(entry: Entry) -> dict[str, Any]:
+    """An entry without fields that are empty, and with whole numbers as int."""
+    present = {field: value for field, value in entry.items() if value not in _ABSENT}
+    for field in _WHOLE & present.keys():
+        value = present[field]
+        is_digits = isinstance(value, str) and re.fullmatch("[0-9]{1,15}", value)
+        if is_digits or (isinstance(value, float) and value.is_integer()):
+            present[field] = int(value)
+    return present
+
+
+def _measure(entry: Entry) -> float:
+    """Area of an annotation in pixels: of its RLE, of its polygons together, or of its box."""
+    mask = entry.get("segmentation")
+    if isinstance(mask, dict):
+        return coco_rle.area(mask)
+    if mask is None:
+        return float(entry["bbox"][2] * entry["bbox"][3])
+    lines = (np.array(line, np.float64).reshape(-1, 2).T for line in mask)
+    return sum(float(abs(x @ np.roll(y, 1) - y @ np.roll(x, 1))) / 2 for x, y in lines)
 
 
 def index(truth: Entry, kind: str = "bbox", where: str = "truth") -> Any:
@@ -103,16 +176,22 @@ def check_masks(truth: Entry) -> None:
     Raises:
         InputError: One does not fit, or an image is larger than `limits.mask_pixels`.
     """
-    sizes = {}
+    sizes, lengths = {}, Counter[Any]()
     for image in truth["images"]:
         sizes[image["id"]] = [image["height"], image["width"]]
         limits.check("mask_pixels", math.prod(sizes[image["id"]]), f"image {image['id']} of the truth has")
     for number, entry in enumerate(truth["annotations"]):
         mask, size = entry["segmentation"], sizes[entry["image_id"]]
         if not _fits(mask, size):
-            expected = f"an RLE of its image's size {size}, or polygons of 3 or more points near the image,"
+            expected = f"an RLE of its image's size {size}, or polygons of 3 or more points near the image, not long,"
             got = reprlib.repr(mask)
             raise InputError(f"entry {number} of 'annotations' must have {expected} as 'segmentation', got {got}.")
+        if isinstance(mask, list):
+            lengths[entry["image_id"]] += math.ceil(sum(map(_length, mask)))
+    most = max(lengths.values(), default=0)
+    if most > _LONGEST_TOGETHER or lengths.total() > _LONGEST_TOGETHER + _LONGEST_ON_AVERAGE * len(sizes):
+        bounds = f"{_LONGEST_TOGETHER:,} pixels along its polygons, on average {_LONGEST_ON_AVERAGE:,}"
+        raise InputError(f"an image must have at most {bounds}, got {most:,} and {lengths.total():,} in all.")
 
 
 def _fits(mask: Any, size: Sequence[int]) -> bool:
@@ -136,9 +215,13 @@ def _is_polygon(line: Sequence[float], size: Sequence[int]) -> bool:
     height, width = size
     xs, ys = line[0::2], line[1::2]
     is_near = -width <= min(xs) and max(xs) <= 2 * width and -height <= min(ys) and max(ys) <= 2 * height
-    edges = pairwise(zip([*xs, xs[0]], [*ys, ys[0]], strict=True))
-    length = sum(max(abs(x2 - x1), abs(y2 - y1)) for (x1, y1), (x2, y2) in edges)
-    return is_near and bool(length <= _LONGEST_OUTLINE)
+    return is_near and _length(line) <= _LONGEST_OUTLINE
+
+
+def _length(line: Sequence[float]) -> float:
+    """Pixels along the edges of a polygon, diagonal ones counted once."""
+    points = np.array(line, np.float64).reshape(-1, 2)
+    return float(abs(points - np.roll(points, 1, axis=0)).max(axis=1).sum())
 
 
 def _pick(entry: Entry, fields: Sequence[str]) -> dict[str, Any]:

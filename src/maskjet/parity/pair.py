@@ -176,7 +176,7 @@ def compare(expected: Detections, actual: Detections) -> tuple[Pairing, list[Dif
     differences = [_difference("dropped", expected.confidence[one], expected, one) for one in dropped]
     differences += [_difference("added", actual.confidence[other], actual, other) for other in added]
     for one, other in swaps:
-        becomes = f" is {actual.class_name[other]} {actual.confidence[other]:.2f}"
+        becomes = f" is {_name(actual, other)} {actual.confidence[other]:.2f}"
         differences.append(_difference("class swapped", expected.confidence[one], expected, one, becomes))
     for one, other in matches:
         differences += _measure(result, expected, one, actual, other)
@@ -235,8 +235,13 @@ def _difference(
 ) -> Difference:
     left, top, right, bottom = found.xyxy[number].tolist()
     corners = f"({left:.0f}, {top:.0f}) to ({right:.0f}, {bottom:.0f})"
-    name = f"{found.class_name[number]} {found.confidence[number]:.2f} at {corners}{more}"
+    name = f"{_name(found, number)} {found.confidence[number]:.2f} at {corners}{more}"
     return Difference(kind, float(amount), name, (left, top, right, bottom), is_rounding)
+
+
+def _name(found: Detections, number: int) -> str:
+    class_id = int(found.class_id[number])
+    return found.class_names.get(class_id, str(class_id))
 
 
 def box_iou(boxes: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -7,6 +7,7 @@ may differ from the one that the positions were made for.
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -87,8 +88,10 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[int, str]]:
                 raise InputError(f"{name} must be {expected}, which alone is implemented, got {shown(value)}.")
     changes |= read_config({"out_feature_indexes": backbone.get("out_indices")})
     if size is not None:
+        size = {"height": size, "width": size} if isinstance(size, int) else size
         if not isinstance(size, dict) or not {"height", "width"} <= size.keys():
-            raise InputError(f"size must be a height and a width, got {shown(size)}.")
+            hint = f"; inputs of the network have one shape, write its two into {_PROCESSOR}"
+            raise InputError(f"size must be a height and a width, got {reprlib.repr(size)}{hint}.")
         changes["input_size"] = (size["height"], size["width"])
     for name, ours in (("image_mean", "mean"), ("image_std", "std")):
         if (values := processor.get(name)) is not None:
