@@ -11,7 +11,7 @@ import pytest
 
 from maskjet import limits, traffic
 from maskjet.errors import InputError, MaskjetError, SourceError
-from maskjet.evaluation import scoring
+from maskjet.evaluation import datasets, scoring
 from maskjet.evaluation.datasets import DataSet
 from maskjet.parity import coco
 from tests.parity.hostile import STRANGE, replaced
@@ -183,6 +183,7 @@ def test_a_bad_label_is_named(line, message, folder):
         ("- a", "must have fields"),
         ("{" * 2000, "must be YAML: "),
         (MERGES, "must be YAML: "),
+        (f"val: [{'x, ' * 9000}x]", "must name folders of images below its own, got 'x'"),
         (f"{BOMB}val: *a40", "must name folders of images below its own"),
         (f"{BOMB}val: valid/images\nnames: *a40", "must have a list as 'names', or names by number"),
     ],
@@ -192,6 +193,14 @@ def test_a_bad_data_yaml_is_named(yaml, message, folder):
     (folder / "data.yaml").write_text(yaml)
     with pytest.raises(SourceError, match=rf"data\.yaml' {message}"):
         DataSet(folder).truth()
+
+
+def test_a_folder_named_often_is_listed_once(folder, monkeypatch):
+    as_yolo(folder)
+    listed, list_folder = [], datasets.list_folder
+    monkeypatch.setattr(datasets, "list_folder", lambda *args, **kw: listed.append(1) or list_folder(*args, **kw))
+    (folder / "data.yaml").write_text(f"val: [{'valid/images, valid/images/., ' * 500}]\nnames: [a, b, c, d, e]\n")
+    assert (DataSet(folder).length, len(listed)) == (3, 1)
 
 
 def test_labels_are_bounded(folder, monkeypatch):

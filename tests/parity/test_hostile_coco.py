@@ -112,6 +112,12 @@ def test_a_truth_that_would_mislead_compiled_code(truth, found, name, fields, me
         coco.evaluate(edited(truth, name, **fields), {"a": found.to_annotations(truth)})
 
 
+def test_more_categories_than_memory_is_for(truth, found):
+    many = [{"id": number, "name": str(number)} for number in range(20_000)]
+    with pytest.raises(InputError, match=r"truth must have at most 4,096 categories, got 20,000\."):
+        coco.evaluate({**truth, "categories": many}, {"a": found.to_annotations(truth)})
+
+
 def test_images_larger_than_the_limit(truth, found, monkeypatch):
     results = found.to_annotations(truth)
     monkeypatch.setattr(limits, "mask_pixels", 96 * 160 - 1)

@@ -117,3 +117,10 @@ def test_one_pixel_of_a_large_mask_is_a_change():
     (difference,) = compare(one, other)[1]
     assert not difference.is_rounding
     assert str(difference).startswith("mask changed, IoU 1 - 6e-06: ")
+
+
+def test_names_are_not_built_again_for_each_difference(monkeypatch):
+    many = found()
+    monkeypatch.setattr(type(many), "class_name", property(lambda _: pytest.fail("this takes quadratic time")))
+    names = [difference.detection.split()[0] for difference in compare(many, many[:0])[1]]
+    assert names == ["0", "1", "0", "0"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import re
@@ -241,9 +242,10 @@ def _list_images(file: Path, place: Path) -> list[Path]:
     if place.is_dir():
         return [path for path in list_folder(str(place), recursive=True) if is_image_path(path)]
     with translate_errors(SourceError, f"{str(place)!r} must be a list of images"):
-        lines = limits.read_small(place, _LARGEST_LIST).decode("utf-8-sig").splitlines()
+        text = io.StringIO(limits.read_small(place, _LARGEST_LIST).decode("utf-8-sig"))
+        lines = dict.fromkeys(line.strip() for line in text)
         base = os.path.relpath(place.parent, file.parent)
-        return [_find_below(file, base, line.strip(), Path.is_file) for line in lines if line.strip()]
+        return [_find_below(file, base, line, Path.is_file) for line in lines if line]
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from maskjet.parity.coco_files import Entry, check_ids, check_masks, check_truth
 
 KINDS = ("bbox", "segm")
 """Kinds of average precision: "bbox" for boxes, "segm" for masks."""
+_MOST_CATEGORIES = 2**12  # the evaluator takes 0.4 MB for each
 _FIELDS = {"bbox": "bbox", "segm": "segmentation"}
 METRICS = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")
 """COCO's average precisions: over IoU thresholds 0.5, 0.55 .. 0.95, at two of them, and of instances smaller than 32²
@@ -92,6 +93,8 @@ def evaluate(
         baseline = next(iter(results))
     if baseline not in results:
         raise InputError(f"baseline must be one of {list(results)}, got {baseline!r}.")
+    if len(truth["categories"]) > _MOST_CATEGORIES:
+        raise InputError(f"truth must have at most {_MOST_CATEGORIES:,} categories, got {len(truth['categories']):,}.")
     if "segm" in kinds:
         check_masks(truth)
     measurements = []

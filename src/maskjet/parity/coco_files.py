@@ -119,7 +119,8 @@ def _measure(entry: Entry) -> float:
     if mask is None:
         return float(entry["bbox"][2] * entry["bbox"][3])
     lines = (np.array(line, np.float64).reshape(-1, 2).T for line in mask)
-    return sum(float(abs(x @ np.roll(y, 1) - y @ np.roll(x, 1))) / 2 for x, y in lines)
+    with np.errstate(over="raise", invalid="raise"):
+        return sum(float(abs(x @ np.roll(y, 1) - y @ np.roll(x, 1))) / 2 for x, y in lines)
 
 
 def index(truth: Entry, kind: str = "bbox", where: str = "truth") -> Any:
