@@ -38,7 +38,7 @@ def val(
         typer.Argument(
             metavar="DATA",
             help="Folder of images with annotations: as COCO's, CVAT's or Roboflow's, as traffic coco writes it, or "
-            "YOLO's, or its data.yaml.",
+            "YOLO's; or COCO's file or YOLO's data.yaml, of any name.",
         ),
     ],
     *,

@@ -39,11 +39,11 @@ def evaluate(
 
     Detections above a confidence of 0.001 are scored whatever the model's thresholds, up to its `max_detections`, 100
     per image and class; `area` and `iscrowd` are the data set's. Classes are matched by name, without case; those that
-    only the data set has are left out, and a warning names them before the model runs.
+    only the data set has are left out, and a warning names them, as what can't be used, before the model runs.
 
     Args:
         model: The model. Its own thresholds are those of `ClassScore.given` and `Evaluation.confusion`.
-        data: Folder of a data set, in COCO's layout, CVAT's, Roboflow's or YOLO's; for YOLO's also its data.yaml.
+        data: Folder of a data set, in COCO's layout, CVAT's, Roboflow's or YOLO's; or its COCO file or data.yaml.
         split: One of several parts; None for the only one, or else the one named val, valid or test, or so beginning.
         class_map: The model's class by the data set's, for those whose names differ.
         out: A folder for report.json, and page.html with precision-recall curves and the worst images; None for none.

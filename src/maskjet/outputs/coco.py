@@ -89,11 +89,10 @@ class CocoJson(TextFile):
 
     def _name(self, frame: Frame) -> str:
         """Name of an image, relative to this file if it lies beside or below it."""
-        folder, own = os.path.split(frame.name)
-        path = Path(os.path.realpath(folder), own)
-        if frame.is_of_video or not path.is_file() or not path.is_relative_to(self._folder):
+        if frame.is_of_video or not os.path.isfile(frame.name):  # noqa: PTH113 - of any text
             return frame.name
-        return path.relative_to(self._folder).as_posix()
+        path = Path(os.path.realpath(Path(frame.name).parent), Path(frame.name).name)
+        return path.relative_to(self._folder).as_posix() if path.is_relative_to(self._folder) else frame.name
 
     def _new_categories(self, detections: Detections) -> list[dict[str, Any]]:
         """Category entries for new classes: the model's named ones, and unnamed detected ones."""
