@@ -92,6 +92,7 @@ def test_a_folder_is_a_model(tiny, tmp_path):
     spec = read_network(change(tiny[0], tmp_path / "b", size)).spec
     assert (spec.input_hw, spec.mean, spec.std) == ((64, 96), (0.5,) * 3, (0.2, 0.3, 0.4))
     assert spec.class_names == {}
+    assert read_network(change(tiny[0], tmp_path / "c", {"size": 64})).spec.input_hw == (64, 64)
     assert maskjet.load(tmp_path / "b", device="cpu", classes=["3"], threshold={"3": 0.1}).thresholds == {}
     with pytest.raises(InputError, match=r"classes must name classes of RF-DETR, got '5'; known: 0, 1, 2, 3, 4\."):
         maskjet.load(tmp_path / "b", device="cpu", classes=["5"])
