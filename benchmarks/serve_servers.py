@@ -117,9 +117,12 @@ def floor(*, port: PortOption, answer_bytes: int = 8000) -> None:
                     return
                 self._head, data = b"", rest
                 self._left = int(head.partition(b"Content-Length: ")[2].split(b"\r\n")[0] or 0)
+                self._ends = b"Connection: close" in head
             self._left -= len(data)
             if not self._left:
                 self._transport.write(answer)  # type: ignore[attr-defined]
+                if self._ends:
+                    self._transport.close()
 
     async def run() -> None:
         server = await asyncio.get_running_loop().create_server(Trivial, "127.0.0.1", port)

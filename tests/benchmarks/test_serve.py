@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import serve_soak
 from benchmarks.serve_load import Load, Outcome, Plan, parse_head
+from benchmarks.serve_processes import started
 from benchmarks.serve_report import agree, sum_up
 from benchmarks.serve_sharing import unevenness
 from benchmarks.trend import trend
@@ -76,6 +77,12 @@ def files(tmp_path):
         (tmp_path / str(length)).write_bytes(b"x" * length)
         names.append(str(tmp_path / str(length)))
     return names
+
+
+@pytest.mark.slow
+def test_the_floor_says_that_it_is_ready():
+    with started("floor", ["benchmarks.serve_servers", "floor"], path="/", ready="/") as server:
+        assert server.name == "floor"
 
 
 @pytest.mark.slow
