@@ -20,8 +20,8 @@ maskjet traffic video quiet.mp4 --size 640x360 --frames 100 --density 0.3
 maskjet traffic video known.mp4 --seed 7 --truth known.mots.txt
 """
 _COCO_EXAMPLES = """
-maskjet traffic coco streets
-maskjet traffic coco streets --images 20 --annotations polygon
+maskjet traffic coco more-streets
+maskjet traffic coco outlines --images 20 --annotations polygon
 """
 
 traffic_app = typer.Typer(
