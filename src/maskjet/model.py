@@ -316,7 +316,7 @@ class Model:
 
             lowest, note = reported.lowest, self._engine.note
             results = track_results(results, track, sources=len(sources), threshold=lowest, note=note)
-        return self._report(results, reported if is_tracked and not weak else None)
+        return self._drop_weak(results, reported) if is_tracked and not weak else results
 
     def _choose(
         self,
@@ -338,16 +338,15 @@ class Model:
         computed = computed if is_weak else self._choices.choose(threshold, classes, None)
         return reported, computed, {"cut": tiles.cut, "finish": tiles.finish}
 
-    def _report(
-        self, results: Generator[tuple[Frame, Detections]], reported: Postprocessing | None
+    def _drop_weak(
+        self, results: Generator[tuple[Frame, Detections]], reported: Postprocessing
     ) -> Generator[tuple[Frame, Detections]]:
-        """Count a stream's detections and, if `reported` is given, drop the weaker detections behind those."""
+        """Drop the weaker detections behind those that are reported, and from the count of detections."""
         with closing(results):
             for frame, found in results:
-                if reported is not None:
-                    found = found[: reported.count(found.confidence)]
-                self._engine.note(detections=len(found))
-                yield frame, found
+                kept = found[: reported.count(found.confidence)]
+                self._engine.note(detections=len(kept) - len(found))
+                yield frame, kept
 
     def prepare(self, batch: int = 1) -> None:
         """Compile what batches of so many images need, before the first one comes; `maskjet warm` does so for all.

@@ -117,7 +117,7 @@ def run(
                 results = list(zip(batch.items, found, strict=True))
                 if finish is not None:
                     results = [done for each in results if (done := finish(*each)) is not None]
-                engine.note(images=len(results))
+                engine.note(images=len(results), detections=sum(len(each.class_id) for _, each in results))
                 yield from results
         finally:
             engine.note(dropped=feed.dropped())
@@ -283,5 +283,4 @@ def predict(
 
     results = run(engine, open_feed, 1 if cut is None else 2, postprocessing, finish)
     found = {frame.index: each for frame, each in results}
-    engine.note(detections=sum(len(each.class_id) for each in found.values()))
     return [found[number] for number in range(count)]
