@@ -37,7 +37,7 @@ _SWITCHES = {"1": True, "true": True, "0": False, "false": False}
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """How a model runs: device, precision, engine and implementations.
+    """Settings with which a model runs: device, precision, engine and implementations.
 
     Field names are the command line's flags and, in capitals behind MASKJET_, its environment variables. Each field's
     annotation describes it; the command line shows the same text.

@@ -15,7 +15,7 @@ from maskjet.host import process
 
 @dataclass(frozen=True)
 class Report:
-    """How a model runs, and counts of its work so far.
+    """Implementations that a model runs with, and counts of its work so far.
 
     Examples:
         >>> import maskjet

@@ -104,14 +104,13 @@ class OutputOptions:
     """Options of outputs that say nothing of drawing and labels."""
 
     no_overwrite: Annotated[
-        bool, switch("--no-overwrite", "Refuse to write where a file is, or a folder with files.", _OUTPUTS_PANEL)
+        bool, switch("--no-overwrite", "Refuse to write where a file is, or a folder with files.")
     ] = False
     record: Annotated[
         bool,
         switch(
             "--record",
             "Add to .jsonl what maskjet parity gate compares: how it was made, and a digest of each image's pixels.",
-            _OUTPUTS_PANEL,
         ),
     ] = False
     audio: Annotated[
@@ -119,7 +118,6 @@ class OutputOptions:
         switch(
             "--audio/--no-audio",
             "Whether annotated video keeps its source's audio, copied and in sync.",
-            _OUTPUTS_PANEL,
         ),
     ] = True
     encoder: Annotated[
@@ -127,7 +125,6 @@ class OutputOptions:
         option(
             "NAME",
             "Encoder of .mp4, .mkv and .mov: x264; nvenc, the GPU's; or auto, NVENC if it takes the frames.",
-            panel=_OUTPUTS_PANEL,
             choices=("x264", "nvenc", "auto"),
         ),
     ] = "x264"
@@ -136,7 +133,6 @@ class OutputOptions:
         option(
             "N",
             "Quality of annotated video, 1 to 100, alike for all encoders; 12 more are two to three times the bytes.",
-            panel=_OUTPUTS_PANEL,
         ),
     ] = 60
     count: Annotated[
@@ -146,7 +142,6 @@ class OutputOptions:
             "Count tracks that cross a line of two points in pixels, gate=line:0,9,99,9, or come into, stay in and "
             "leave a zone of three points or more, yard=zone:0,0,9,0,9,9. The name may be missing; :anchor=center, "
             ":frames=5 or, for a zone, :share=0.5 of a mask may follow. Implies --track. May be repeated.",
-            panel=_OUTPUTS_PANEL,
         ),
     ] = None
 

@@ -74,7 +74,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Settings:
-    """How segments are processed: model, thresholds, classes."""
+    """Settings with which segments are processed: model, thresholds, classes."""
 
     model: str = "demo"
     """A model of `maskjet.load`."""

@@ -137,7 +137,7 @@ def shared_memory(device: torch.device) -> int:
 
 
 def fitting_stages(most: int, stage_bytes: int, device: torch.device) -> int:
-    """How many pipeline stages fit into a program's shared memory, from 1 to `most`."""
+    """Count the pipeline stages that fit into a program's shared memory, from 1 to `most`."""
     return max(min(most, shared_memory(device) // stage_bytes), 1)
 
 

@@ -22,7 +22,7 @@ _USUAL_HW = (720, 1280)
 
 @dataclass(frozen=True)
 class Encoding:
-    """How annotated video is encoded.
+    """Encoder and quality of annotated video.
 
     Raises:
         InputError: A value is not as below.

@@ -84,7 +84,7 @@ class WorstImage:
     """An image on which two variants differ."""
 
     name: str
-    """The image's name in the dumps."""
+    """The image's name in the records."""
     overview: bytes
     """WebP: the image, dimmed, with its differences coloured and numbered."""
     close_ups: Sequence[CloseUp]

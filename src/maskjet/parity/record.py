@@ -33,7 +33,7 @@ _DEEPEST = 8  # nesting of the first line, which is walked recursively
 
 @dataclass(frozen=True, eq=False)
 class ImageRecord:
-    """What was found on one image."""
+    """Detections on one image, with its name and a digest of its pixels."""
 
     index: int
     """Index of the image in its source."""
@@ -47,7 +47,7 @@ class ImageRecord:
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """What one variant of a detector found on a set of images, and how."""
+    """Detections of one variant of a detector on a set of images, with its settings."""
 
     about: Mapping[str, Any]
     """How it was made, as JSON types: name, classes, thresholds, and settings, among them the machine."""

@@ -242,10 +242,11 @@ class Dispatcher:
             raise problems.busy(f"The queue of {most} tiles is full; try again later.")
         ticket.tiles = tiles
 
-    def _ready(self) -> list[Ticket]:
+    def _ready(self) -> Sequence[Ticket]:
         """Tickets whose turn may come: images that are cut leave a permit to others; called with the lock held."""
-        may_cut = self._cut < max(1, self._permits - 1)
-        return [ticket for ticket in self._waiting if may_cut or not ticket.tiles]
+        if self._cut < max(1, self._permits - 1):
+            return self._waiting
+        return [ticket for ticket in self._waiting if not ticket.tiles]
 
     def _may_start(self) -> bool:
         """Whether a batch may start: at least as many images wait as are under way; called with the lock held."""

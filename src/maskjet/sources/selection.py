@@ -62,7 +62,8 @@ class Selection:
 
     def has(self, index: int) -> bool:
         """Whether the frame with this index is selected, ignoring `stop` and the limit."""
-        return index >= self.first and (index - self.first) % self.every == 0
+        first = self.first
+        return index >= first and (index - first) % self.every == 0
 
     def is_late_enough(self, seconds: float) -> bool:
         """Whether a frame this long after the source's first is at `start_s` or later."""

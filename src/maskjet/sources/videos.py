@@ -154,12 +154,13 @@ class VideoSource(Source):
 
     def _read(self) -> Iterator[Frame]:
         frame, given, url = self._first, 0, self._video.url
+        may_wait = is_stream(url)
         while frame is not None:
             yield frame
             given += 1
             if given == self._selection.limit:
                 return
-            frame = interruptible(url, self._next) if is_stream(url) else self._next()
+            frame = interruptible(url, self._next) if may_wait else self._next()
 
     def _next(self) -> Frame | None:
         """Decode up to the next selected frame; None at the end, and once the source is closed."""

@@ -30,7 +30,7 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True)
 class Tiling:
-    """How frames are cut; the arguments of `Model.predict`.
+    """Options of cutting frames into tiles; the arguments of `Model.predict`.
 
     Raises:
         InputError: A field is not as `cut_tiles` takes it, or others are given without `tile`.
@@ -97,14 +97,14 @@ def cut_tiles(
         height, width = (max(side, _LEAST_SIDE) for side in input_hw)
         asked = _enlarge(size_hw, (height, width), overlap, min(most, MOST_AUTO))
     else:
-        check_tiles(size_hw, tile, overlap, most)
+        _check_tiles(size_hw, tile, overlap, most)
         asked = _sides(tile)
     (height, tops), (width, lefts) = (_cut_side(*each, overlap) for each in zip(size_hw, asked, strict=True))
     tiles = [Tile(top, left, height, width) for top in tops for left in lefts]
     return [*tiles, Tile(0, 0, *size_hw)] if full and len(tiles) > 1 else tiles
 
 
-def check_tiles(size_hw: tuple[int, int], tile: TileSize, overlap: float, most: int) -> None:
+def _check_tiles(size_hw: tuple[int, int], tile: TileSize, overlap: float, most: int) -> None:
     """Raise InputError if a frame would be cut into more than `most` tiles; the error names a size that works."""
     if isinstance(tile, str):
         return  # "auto" is enlarged until there are few
