@@ -77,8 +77,11 @@ def main(descriptor: int, listener: int, table: int) -> None:
     for number in (signal.SIGINT, signal.SIGHUP):  # a service manager sends these to all processes
         signal.signal(number, signal.SIG_IGN)
     supervisor = Connection(descriptor)
-    config = WorkerConfig(**json.loads(supervisor.recv_bytes()))
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # die with the supervisor
+    try:
+        config = WorkerConfig(**json.loads(supervisor.recv_bytes()))
+    except EOFError:  # it died before the line above
+        sys.exit(_FAILED)
     if os.getppid() != config.supervisor:
         sys.exit(_FAILED)
     process.suit_program()
