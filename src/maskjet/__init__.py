@@ -65,6 +65,7 @@ __all__ = [
     "evaluate",
     "load",
     "ops",
+    "quantize",
     "rewrites",
     "tracking",
     "traffic",
@@ -86,6 +87,7 @@ _HOMES = {
     "load": "model",
     "open_sinks": "outputs.opening",
     "open_source": "sources.frames",
+    "quantize": "quantization",
 }
 _MODULES = {
     "coco_rle": "masks.coco_rle",

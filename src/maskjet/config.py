@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 
-Precision = Literal["auto", "fp32", "fp16", "bf16"]
+Precision = Literal["auto", "fp32", "fp16", "bf16", "int8"]
 Driver = Literal["auto", "graph", "eager"]
 RuntimeName = Literal["auto", "torch", "fused", "onnxruntime", "openvino"]
 Resample = Literal["bilinear", "cv2"]
@@ -30,7 +30,7 @@ Step = Literal["preprocess", "select", "encode_masks"]
 
 DEFAULT_THRESHOLD = ModelSpec.threshold
 """Default of the confidence that detections must exceed."""
-_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "float32"}  # int8: of the input
 _ENVIRONMENT_PREFIX = "MASKJET_"
 _SWITCHES = {"1": True, "true": True, "0": False, "false": False}
 
@@ -45,12 +45,14 @@ class EngineConfig:
 
     device: Annotated[str, "auto (the first GPU, else the CPU), cpu, cuda, or cuda:N, or N for short."] = "auto"
     precision: Annotated[
-        Precision, "Type of weights and activations; boxes and scores stay float32. auto: fp16 on a GPU, fp32 on a CPU."
+        Precision,
+        "Type of weights and activations; boxes and scores stay float32. auto: fp16 on a GPU, fp32 on a CPU; int8: for "
+        "files of maskjet quantize, and the demo on a CPU.",
     ] = "auto"
     runtime: Annotated[
         RuntimeName,
         "What runs the network. auto: fused for an RF-DETR on a GPU if it can and compile is not given, else torch; "
-        "onnxruntime for .onnx. fused: kernels of our own.",
+        "onnxruntime for .onnx, openvino for .xml and for what maskjet warm converted. fused: kernels of our own.",
     ] = "auto"
     engine: Annotated[
         Driver, "graph: a frame is one CUDA graph; eager: one step at a time; auto: graph if all steps allow it."
@@ -190,7 +192,7 @@ class EngineConfig:
 
 
 def torch_dtype(precision: str) -> torch.dtype:
-    """PyTorch's type of a precision, "fp32", "fp16" or "bf16"."""
+    """PyTorch's type of a network's input in a precision."""
     import torch
 
     dtype: torch.dtype = getattr(torch, _DTYPES[precision])

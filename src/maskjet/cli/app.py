@@ -1,4 +1,4 @@
-"""The command line: maskjet run | job | info | bench | val | serve | export | warm | traffic | parity."""
+"""The command line: maskjet run | job | info | bench | val | serve | export | quantize | warm | traffic | parity."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from maskjet.cli import bench, export, info, run, serve, val, warm
+from maskjet.cli import bench, export, info, quantize, run, serve, val, warm
 from maskjet.cli.flags import add_command
 from maskjet.cli.job import job_app
 from maskjet.cli.parity import parity_app
@@ -34,6 +34,7 @@ add_command(app, bench.EPILOG)(bench.bench)
 add_command(app, val.EPILOG)(val.val)
 add_command(app, serve.EPILOG)(serve.serve)
 add_command(app, export.EPILOG)(export.export)
+add_command(app, quantize.EPILOG)(quantize.quantize)
 add_command(app, warm.EPILOG)(warm.warm)
 app.add_typer(job_app, name="job")
 app.add_typer(traffic_app, name="traffic")

@@ -83,7 +83,7 @@ def export(
     process.check_fork()
     from maskjet.export.exporting import export_network
 
-    return export_network(_read_network(model, weights, input_hw), path, precision)
+    return export_network(read_rfdetr(model, weights, input_hw), path, precision)
 
 
 def _check_out(out: str | os.PathLike[str]) -> Path:
@@ -97,12 +97,12 @@ def _check_out(out: str | os.PathLike[str]) -> Path:
     return path
 
 
-def _read_network(
+def read_rfdetr(
     model: str | os.PathLike[str] | nn.Module,
     weights: str | os.PathLike[str] | None,
     input_size: tuple[int, int] | None,
 ) -> RFDETR:
-    """Read a private copy of the network, in eval mode, float32, on the CPU; raises as `export`."""
+    """Read a private copy of an RF-DETR, in eval mode, float32, on the CPU; raises as `export`."""
     from torch.nn import Module
 
     from maskjet.networks import find_family

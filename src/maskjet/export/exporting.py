@@ -6,19 +6,26 @@ import copy
 from collections import Counter
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
+import onnxruntime
 import torch
+from torch import Tensor
 
 from maskjet.engine.isolation import isolated
-from maskjet.export.comparing import BATCHES, IMAGES, OUTPUTS, RUNTIME, compare
+from maskjet.errors import UnsupportedError, translate_errors
 from maskjet.export.exported import ExportedFile
 from maskjet.export.translation import OPSET, translate
 from maskjet.host.files import replacing
-from maskjet.networks.exported.metadata import Metadata, Precision
+from maskjet.networks.exported.comparing import BATCHES, TOKEN_LOGITS, TOKENS, Run, compare
+from maskjet.networks.exported.metadata import IMAGES, OUTPUTS, Metadata, Precision
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.version import __version__
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
+_RUNTIME = f"ONNX Runtime {onnxruntime.__version__}"
+_NAMES = {"transformer/ReduceMax": TOKEN_LOGITS, "transformer/TopK.1": TOKENS}
+"""Values of the graph that are compared besides its outputs."""
 
 
 @isolated(inference=False)
@@ -31,9 +38,9 @@ def export_network(network: RFDETR, out: Path, precision: Precision) -> Exported
         model.metadata_props.update(Metadata(network.spec, precision).as_properties())
         data = ir.to_proto(model).SerializeToString()
         temporary.write(data)
-        differences = compare(temporary.path, network, cast, dtype)
+        differences = compare(_open(temporary.path), _RUNTIME, network, cast, dtype)
     ops = Counter(node.op_type for node in model.graph)
-    return ExportedFile(str(out), len(data), OPSET, dict(ops.most_common()), RUNTIME, BATCHES, differences)
+    return ExportedFile(str(out), len(data), OPSET, dict(ops.most_common()), _RUNTIME, BATCHES, differences)
 
 
 def build_model(network: RFDETR, dtype: torch.dtype) -> ir.Model:
@@ -45,3 +52,24 @@ def build_model(network: RFDETR, dtype: torch.dtype) -> ir.Model:
     model.graph.name = spec.name
     model.producer_name, model.producer_version = "maskjet", __version__
     return model
+
+
+def _open(path: Path) -> Run:
+    """Open a file in ONNX Runtime on the CPU, for the comparison."""
+    problem = f"out must run in {_RUNTIME}, it does not"
+    with translate_errors(UnsupportedError, problem):
+        model = onnx.load(path)
+        for name in _NAMES:
+            model.graph.output.append(onnx.ValueInfoProto(name=name))
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        providers = ["CPUExecutionProvider"]
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)
+    names = [each.name for each in session.get_outputs()]
+
+    def run(images: Tensor) -> dict[str, Tensor]:
+        with translate_errors(UnsupportedError, problem):
+            outputs = session.run(names, {IMAGES: images.numpy()})
+        return {_NAMES.get(name, name): torch.from_numpy(each) for name, each in zip(names, outputs, strict=True)}
+
+    return run

@@ -19,6 +19,9 @@ _PACKAGES = (
     *("maskjet", "numpy", "numba", "opencv-python-headless", "triton"),
     *("pycocotools", "rfdetr", "inference-models"),
 )
+INT8_PRODUCTS = frozenset({"avxvnni", "avx512vnni", "amx-int8", "dotprod", "i8mm"})
+"""Features of a CPU, in LLVM's names, with which products of bytes are faster than float32's."""
+_FEATURES = INT8_PRODUCTS | {"avx2", "avx512f", "avx512bf16", "amx-bf16", "bf16"}
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,14 @@ def describe_machine() -> Machine:
         commit=_commit(),
         measured_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     )
+
+
+def cpu_features() -> frozenset[str]:
+    """The features of this CPU that decide how a network runs on it, in LLVM's names."""
+    from llvmlite.binding import get_host_cpu_features
+
+    found = get_host_cpu_features()
+    return frozenset(name for name in _FEATURES if found.get(name))
 
 
 def _cpu_name() -> str:

@@ -18,6 +18,7 @@ from maskjet.parity.coco_files import Entry, check_ids, check_masks, check_truth
 KINDS = ("bbox", "segm")
 """Kinds of average precision: "bbox" for boxes, "segm" for masks."""
 _MOST_CATEGORIES = 2**12  # the evaluator takes 0.4 MB for each
+_RESAMPLES = 1000  # of the bootstrap
 _FIELDS = {"bbox": "bbox", "segm": "segmentation"}
 METRICS = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")
 """COCO's average precisions: over IoU thresholds 0.5, 0.55 .. 0.95, at two of them, and of instances smaller than 32²
@@ -157,6 +158,12 @@ class Scores:
         """Confusion matrix at IoU 0.5: annotated categories by found ones, by rank; the last of both is none."""
         matrix: list[list[int]] = self.evaluator.confusion_matrix(iou_thr=0.5)["matrix"].tolist()
         return matrix
+
+
+def bound_loss(before: Scores, after: Scores) -> float:
+    """Upper bound of the loss of AP: of the 95 % interval of a paired bootstrap over the images."""
+    found = load_library().compare(before.evaluator, after.evaluator, n_bootstrap=_RESAMPLES, seed=0)
+    return -float(found["ci"]["AP"]["lower"])
 
 
 def to_rle(segmentation: Any, size_hw: tuple[int, int]) -> dict[str, Any]:

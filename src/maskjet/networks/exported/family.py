@@ -1,4 +1,4 @@
-"""RF-DETR in ONNX files for `maskjet.load`; see `networks.Family`."""
+"""RF-DETR in exported files for `maskjet.load`; see `networks.Family`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from maskjet.config import EngineConfig, RuntimeName
 from maskjet.errors import InputError, UnsupportedError, translate_errors
 from maskjet.networks.exported.in_onnxruntime import open_in_onnxruntime
 from maskjet.networks.exported.in_openvino import open_in_openvino
-from maskjet.networks.exported.metadata import ONNX
+from maskjet.networks.exported.metadata import IR, ONNX
 from maskjet.networks.exported.network_file import NetworkFile, read_network_file
 from maskjet.networks.exported.running import FileRuntime
 from maskjet.networks.rfdetr.steps import OneStage
@@ -22,7 +22,7 @@ from maskjet.postprocessing import Postprocessing
 def serves(model: object) -> bool:
     """Whether this is a `NetworkFile`, or a path with the suffix of an exported file."""
     if isinstance(model, str | os.PathLike):
-        return Path(model).suffix == ONNX
+        return Path(model).suffix in (ONNX, IR)
     return isinstance(model, NetworkFile)
 
 
@@ -64,8 +64,8 @@ def make_steps(network: NetworkFile, config: EngineConfig, postprocessing: Postp
 
 
 def _open(file: NetworkFile, runtime: RuntimeName, device: torch.device) -> FileRuntime:
-    """Open a file in a runtime; "auto" is ONNX Runtime, in which `export` compares files."""
-    fitting = ("onnxruntime", "openvino")
+    """Open a file in a runtime; "auto" is the one in which the file was compared with its network."""
+    fitting = ("openvino",) if file.path.suffix == IR else ("onnxruntime", "openvino")
     name = fitting[0] if runtime == "auto" else runtime
     if name not in fitting:
         raise InputError(f"runtime must be one of {('auto', *fitting)} for {str(file.path)!r}, got {runtime!r}.")

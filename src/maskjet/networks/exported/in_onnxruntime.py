@@ -53,7 +53,7 @@ def open_in_onnxruntime(file: NetworkFile, device: torch.device) -> Session:
     if device.type == "cuda" and providers[0][0] not in session.get_providers():
         raise UnsupportedError(f"runtime='onnxruntime' can't use {device}: its libraries can't be loaded.")
 
-    def make_call() -> Call:
+    def make_call(_batch: int) -> Call:
         binding = session.io_binding()
 
         def call(images: Tensor, outputs: Sequence[Tensor]) -> None:

@@ -1,10 +1,10 @@
-"""Metadata of exported files: JSON under ONNX metadata keys that begin with "maskjet."."""
+"""Metadata of exported files: JSON texts under keys that begin with "maskjet."."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -18,9 +18,15 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 Precision = Literal["fp32", "fp16"]
-"""Floating-point type of a file's weights and activations."""
-ONNX = ".onnx"
-"""Suffix of ONNX files."""
+"""Floating-point type of the weights and activations of a file that `export` writes."""
+FilePrecision = Literal["fp32", "fp16", "int8"]
+"""Type of a file's weights and activations; with "int8" those of the decoder and the input are float32."""
+ONNX, IR = ".onnx", ".xml"
+"""Suffixes of ONNX files, and of OpenVINO's, whose weights are beside them in a file .bin."""
+IMAGES = "images"
+"""Name of a file's input."""
+OUTPUTS = ("logits", "boxes_cxcywh", "mask_logits")
+"""Names of a file's outputs: the fields of `NetworkOutput`, the last only with masks."""
 VERSION = 1
 """Version of the metadata; raised when a key is added or its meaning changes."""
 _PREFIX = "maskjet."
@@ -32,15 +38,17 @@ _LONGEST = 2**24  # most characters of one value
 
 @dataclass(frozen=True)
 class Metadata:
-    """The metadata of a file that `export` wrote."""
+    """The metadata of a file that `export` or `quantize` wrote."""
 
     spec: ModelSpec
     """The network's input size, architecture and classes."""
-    precision: Precision
-    """Type of weights, activations and input: "fp32" or "fp16"."""
+    precision: FilePrecision
+    """Type of weights and activations."""
+    certificate: Mapping[str, Any] = field(default_factory=dict)
+    """What a quantised file was measured to lose, see `export.quantize`; else empty."""
 
     def as_properties(self) -> dict[str, str]:
-        """Encode as ONNX metadata: JSON texts by key."""
+        """Encode as JSON texts by key."""
         spec = self.spec.as_dict()
         resize = {key: spec.pop(name) for key, name in _OF_RESIZE.items()}
         values = {
@@ -49,6 +57,7 @@ class Metadata:
             "spec": spec,
             "resize": {**resize, **_FILTER},
             "precision": self.precision,
+            **({"certificate": dict(self.certificate)} if self.certificate else {}),
         }
         return {_PREFIX + name: json.dumps(value, allow_nan=False) for name, value in values.items()}
 
@@ -68,6 +77,7 @@ class Metadata:
         if type(version) is not int or version != VERSION:
             raise InputError(f"maskjet.version must be {VERSION}, got {shown(version)}: export the file again.")
         known = {"version", *_OF_INPUT, "spec", "resize", "precision"}
+        certificate = stated.pop("certificate", {})
         if stated.pop("selecting", None) is not None:  # files of old versions that include postprocessing
             raise InputError("it must be exported without postprocess, as maskjet chooses detections itself.")
         if differing := sorted(known ^ stated.keys()):
@@ -85,13 +95,15 @@ class Metadata:
                 f"maskjet.resize must be {', '.join(_OF_RESIZE)} with {json.dumps(_FILTER)}, "
                 f"got {shown(properties[_PREFIX + 'resize'])}."
             )
-        if stated["precision"] not in get_args(Precision):
+        if stated["precision"] not in get_args(FilePrecision):
             raise InputError(
-                f"maskjet.precision must be one of {get_args(Precision)}, got {shown(stated['precision'])}."
+                f"maskjet.precision must be one of {get_args(FilePrecision)}, got {shown(stated['precision'])}."
             )
+        if not isinstance(certificate, dict):
+            raise InputError(f"maskjet.certificate must be an object, got {shown(certificate)}.")
         resizing = {name: resize[key] for key, name in _OF_RESIZE.items()}
         spec = ModelSpec.from_dict({**stated["spec"], **resizing, **{name: stated[name] for name in _OF_INPUT}})
-        return cls(spec, stated["precision"])
+        return cls(spec, stated["precision"], certificate)
 
 
 def read_onnx(path: Path, purpose: str) -> ModelProto:

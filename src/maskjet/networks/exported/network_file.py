@@ -1,29 +1,31 @@
-"""A network in an ONNX file: its inputs and outputs, checked before any runtime sees the file."""
+"""A network in a file, ONNX or OpenVINO's: its inputs and outputs, checked before a runtime sees the file."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from maskjet import limits
 from maskjet.checks import shown
 from maskjet.errors import CheckpointError, InputError, translate_errors
-from maskjet.networks.exported.metadata import Metadata, Precision, properties_of, read_onnx
+from maskjet.host.extras import require
+from maskjet.networks.exported.metadata import IR, OUTPUTS, FilePrecision, Metadata, properties_of, read_onnx
 from maskjet.spec import COCO_CLASS_NAMES, SPECS, ModelSpec
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-_PRECISIONS: Mapping[torch.dtype, Precision] = {torch.float32: "fp32", torch.float16: "fp16"}
-# Names of the outputs in the files that maskjet and rfdetr write, in the order of `NetworkOutput`'s fields.
-_OURS, _RFDETRS = ("logits", "boxes_cxcywh", "mask_logits"), ("labels", "dets", "masks")
+_PRECISIONS: Mapping[torch.dtype, FilePrecision] = {torch.float32: "fp32", torch.float16: "fp16"}
+# Names of the outputs in the files that rfdetr writes, in the order of `NetworkOutput`'s fields.
+_RFDETRS = ("labels", "dets", "masks")
 _COCO_LOGITS = 91
 _OPSETS = range(13, 27)
 """Supported opsets, those of ONNX 1.8 to 1.21; in older ones operators of these names differ."""
@@ -44,19 +46,21 @@ class NetworkFile:
     """A network in an exported file: the `Network` of this family."""
 
     path: Path
-    """The ONNX file."""
+    """The ONNX file, or OpenVINO's .xml."""
     files: tuple[Path, ...]
-    """`path` and files of external weights."""
+    """`path` and files of weights outside of it."""
     spec: ModelSpec
     """The network's input size, architecture and classes."""
-    precision: Precision
-    """Floating-point type of the input: "fp32" or "fp16"."""
+    precision: FilePrecision
+    """Type of weights and activations; the input's type unless it is "int8"."""
     images: Port
     """The input: images [B, 3, H, W]."""
     outputs: tuple[Port, ...]
     """The outputs, in the order of `NetworkOutput`'s fields; two without masks."""
     batch: int | None
     """Fixed batch size, 1; None for any."""
+    certificate: Mapping[str, Any] = field(default_factory=dict)
+    """What a quantised file was measured to lose; empty for others."""
 
     def digest(self) -> str:
         """SHA-256 over `files`, shortened to 16 hexadecimal digits."""
@@ -71,13 +75,15 @@ class NetworkFile:
 
 
 def read_network_file(path: Path) -> NetworkFile:
-    """Read inputs and outputs of an ONNX file, by `export` or rfdetr 1.11.
+    """Read inputs and outputs of an ONNX file, by `export` or rfdetr 1.11, or of a file of OpenVINO's, by `quantize`.
 
     Raises:
-        CheckpointError: It is missing, too large, no ONNX file, or has another opset or other inputs, outputs or shapes
+        CheckpointError: It is missing, too large, no such file, or has another opset or other inputs, outputs or shapes
             than such a network; or weights of it lie outside of its folder.
-        MissingDependencyError: onnx is not installed.
+        MissingDependencyError: onnx or openvino is not installed.
     """
+    if path.suffix == IR:
+        return _read_ir(path)
     proto = read_onnx(path, f"loading {str(path)!r}")
     if not proto.graph.output:  # protobuf parses nearly any bytes
         raise CheckpointError(f"model must be an ONNX file, got {str(path)!r}, which has no outputs.")
@@ -86,6 +92,44 @@ def read_network_file(path: Path) -> NetworkFile:
         return _describe(path, proto, _weights_files(proto, path))
     except InputError as error:
         raise CheckpointError(f"{str(path)!r} can't be loaded: {error}") from error
+
+
+def load_openvino(purpose: str) -> Any:
+    """Import OpenVINO, without the package by which its converter would tell Intel about each use.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    return require("openvino", extra="openvino", purpose=purpose)
+
+
+def _read_ir(path: Path) -> NetworkFile:
+    """Read a file of OpenVINO's that maskjet wrote."""
+    package = load_openvino(f"loading {str(path)!r}")
+    files = (path, path.with_suffix(".bin"))
+    with translate_errors(CheckpointError, f"model must be a file of OpenVINO's with its .bin, got {str(path)!r}"):
+        limits.check("checkpoint_bytes", sum(each.stat().st_size for each in files), "it has", CheckpointError)
+        model = package.Core().read_model(str(path))
+        stated = model.get_rt_info()
+        properties = {key: value.astype(str) for key, value in stated.items() if key.startswith("maskjet.")}
+    try:
+        metadata = Metadata.from_properties(properties)
+        types = {package.Type.f32: torch.float32, package.Type.f16: torch.float16}
+        ports = [
+            _Value(port.any_name, types[port.element_type], tuple(_size(each) for each in port.partial_shape))
+            for port in (*model.inputs, *model.outputs)
+        ]
+        images, *outputs = _match(metadata.spec, ports)
+    except (InputError, KeyError) as error:
+        raise CheckpointError(f"{str(path)!r} can't be loaded: {error}") from error
+    fixed = ports[0].sizes[0]
+    spec, precision, certificate = metadata.spec, metadata.precision, metadata.certificate
+    return NetworkFile(path, files, spec, precision, images, tuple(outputs), fixed, certificate)
+
+
+def _size(dimension: Any) -> int | None:
+    return dimension.get_length() if dimension.is_static else None
 
 
 def _check_opset(proto: ModelProto) -> None:
@@ -150,7 +194,7 @@ def _describe(path: Path, proto: ModelProto, weights_files: Sequence[Path]) -> N
         raise InputError(f"its input must be images [batch, 3, H, W] of one size, got {_listed(images.sizes)}.")
     if batch not in (None, 1):
         raise InputError(f"its batch must be free or 1, got {batch}: export it again.")
-    outputs = _read_outputs(proto, _OURS if is_ours else _RFDETRS)
+    outputs = _read_outputs(proto, OUTPUTS if is_ours else _RFDETRS)
     if metadata is None:
         spec = rfdetr_spec((sides[1] or 0, sides[2] or 0), [each.sizes[1:] for each in outputs])
     else:

@@ -27,8 +27,8 @@ class Session(NamedTuple):
     """Runtime, version and device, such as "ONNX Runtime 1.31.1 on the CPU, 2 threads"."""
     why_no_graph: str
     """Why calls can't be captured in a CUDA graph."""
-    make_call: Callable[[], Call]
-    """Makes a call with its own state, such as bindings."""
+    make_call: Callable[[int], Call]
+    """Makes a call for a batch size, with its own state, such as bindings."""
 
 
 class FileRuntime:
@@ -41,7 +41,7 @@ class FileRuntime:
     def __init__(self, file: NetworkFile, session: Session, device: torch.device) -> None:
         self._file, self._device = file, device
         self._session: Session | None = session
-        self._name = session.name
+        self._name, self.precision = session.name, file.precision
         self.why_no_graph = session.why_no_graph
         zeros = torch.zeros(1, *file.images.shape, dtype=file.images.dtype, device=device)
         self.for_batch(1)(zeros)
@@ -54,7 +54,7 @@ class FileRuntime:
         parts = [slice(start, start + step) for start in range(0, batch, step)]
         problem = f"{str(file.path)!r} must run in {self._name}, it does not"
         with translate_errors(UnsupportedError, problem):
-            calls = [(part, self._session.make_call()) for part in parts]
+            calls = [(part, self._session.make_call(step)) for part in parts]
         outputs = [torch.empty(batch, *each.shape, dtype=each.dtype, device=self._device) for each in file.outputs]
         masks = outputs[2] if len(outputs) > 2 else None
 

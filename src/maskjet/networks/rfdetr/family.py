@@ -92,7 +92,8 @@ def make_steps(network: RFDETR, config: EngineConfig, postprocessing: Postproces
 
     Raises:
         InputError: `input_size` is not the network's, which must be read with it; or another runtime is asked for.
-        UnsupportedError: runtime="fused" is asked for, which can't run the network here.
+        UnsupportedError: The runtime that is asked for can't run the network here.
+        MissingDependencyError: runtime="openvino" is asked for, which is not installed.
     """
     if config.input_size not in (None, network.spec.input_hw):
         raise InputError(
@@ -100,6 +101,11 @@ def make_steps(network: RFDETR, config: EngineConfig, postprocessing: Postproces
             "read_network or load."
         )
     device, input_hw = config.resolve_device(), network.spec.input_hw
+    if device.type == "cpu" or config.precision == "int8" or config.runtime == "openvino":
+        from maskjet.networks.exported import conversion
+
+        if (by_openvino := conversion.choose(network, config, device)) is not None:
+            return OneStage(network.spec, by_openvino, config, postprocessing, by_openvino.precision)
     dtype = torch_dtype(config.resolve_precision(device))
 
     def by_torch() -> Compiler:

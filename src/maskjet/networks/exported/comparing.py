@@ -1,84 +1,55 @@
-"""Compare an exported file, in ONNX Runtime on the CPU, with its PyTorch module."""
+"""Compare an exported network, in the runtime that runs it, with its PyTorch module."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import onnx
-import onnxruntime
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from maskjet import ops, traffic
-from maskjet.errors import UnsupportedError, translate_errors
-from maskjet.networks.rfdetr import RFDETR
+from maskjet.errors import UnsupportedError
+from maskjet.networks.rfdetr.network import RFDETR
 
-RUNTIME = f"ONNX Runtime {onnxruntime.__version__}"
-"""Runtime and version used for the comparison."""
 BATCHES = (1, 3)
 """Batch sizes of the comparison."""
-IMAGES = "images"
-"""Name of the network's input tensor."""
-OUTPUTS = ("logits", "boxes_cxcywh", "mask_logits")
-"""Names of the network's outputs: the fields of `NetworkOutput`."""
-_TOKEN_LOGITS, _TOKENS = "transformer/ReduceMax", "transformer/TopK.1"
-"""Names of graph values: best class logit of each token, and indices of the selected tokens."""
-_LIMITS = {"token_logits": 1e-4, "logits": 1e-4, "boxes_cxcywh": 1e-5, "mask_logits": 1e-4}
+TOKEN_LOGITS, TOKENS = "token_logits", "tokens"
+"""Names of two more outputs for the comparison: the best class logit of each token, and the selected tokens."""
+_LIMITS = {TOKEN_LOGITS: 1e-4, "logits": 1e-4, "boxes_cxcywh": 1e-5, "mask_logits": 1e-4}
 """Limits in float32 for values up to `_LARGEST`: the tolerance of our networks against rfdetr. Boxes are 0..1."""
 _LARGEST = 16.0
 _HALF = 2.0
 """Limit in float16, as a multiple of the module's own mean error against float32 in the first batch."""
 
+Run = Callable[[Tensor], Mapping[str, Tensor]]
+"""Runs an exported network on images; returns its outputs, `TOKEN_LOGITS` and `TOKENS`, by name."""
 Differences = dict[str, tuple[float, float]]
 """Output name to (difference, limit)."""
 
 
-def compare(path: Path, network: RFDETR, cast: RFDETR, dtype: torch.dtype) -> Differences:
-    """Compare a file with its module on drawn streets; returns the largest difference of each output.
+def compare(run: Run, where: str, network: RFDETR, cast: RFDETR, dtype: torch.dtype) -> Differences:
+    """Compare an exported network with its module on drawn streets; returns the largest difference of each output.
 
     Tokens that rank within rounding may change places, which changes all that is decoded. So the module decodes the
-    tokens that the file chose; the logits that they are chosen by are compared, too. `network` is the module in
-    float32, `cast` the one in the file's precision, `dtype`; the same in float32.
+    tokens that the exported network chose; the logits that they are chosen by are compared, too. `network` is the
+    module in float32, `cast` the one in the exported precision, `dtype`; the same in float32. `where` is the runtime.
 
     Raises:
-        UnsupportedError: ONNX Runtime can't run the file, or an output differs by more than its limit.
+        UnsupportedError: An output differs by more than its limit.
     """
-    run = _open(path)
     worst: Differences = {}
     for batch in BATCHES:
         images = _images(network, batch).to(dtype)
         for name, (difference, limit) in _compare_network(run(images), network, cast, images, worst).items():
             if not difference <= limit:  # also true for NaN
                 raise UnsupportedError(
-                    f"out must equal the network, its {name} differ by {difference:.2g} in {RUNTIME} with "
+                    f"out must equal the network, its {name} differ by {difference:.2g} in {where} with "
                     f"{batch} image{'s' * (batch > 1)}, the limit is {limit:.2g}: no file is written."
                 )
             worst[name] = max(worst.get(name, (0.0, limit)), (difference, limit))
     return worst
-
-
-def _open(path: Path) -> Callable[[Tensor], dict[str, Tensor]]:
-    """Open a file in ONNX Runtime; returns a function from images to outputs and selected tokens, by name."""
-    problem = f"out must run in {RUNTIME}, it does not"
-    with translate_errors(UnsupportedError, problem):
-        model = onnx.load(path)
-        for name in (_TOKEN_LOGITS, _TOKENS):
-            model.graph.output.append(onnx.ValueInfoProto(name=name))
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        providers = ["CPUExecutionProvider"]
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)
-    names = [each.name for each in session.get_outputs()]
-
-    def run(images: Tensor) -> dict[str, Tensor]:
-        with translate_errors(UnsupportedError, problem):
-            outputs = session.run(names, {IMAGES: images.numpy()})
-        return dict(zip(names, map(torch.from_numpy, outputs), strict=True))
-
-    return run
 
 
 class _FixedTokens(TorchFunctionMode):
@@ -115,7 +86,7 @@ def _run(network: RFDETR, images: Tensor, tokens: Tensor) -> dict[str, Tensor]:
             output = network(images)
     finally:
         torch.set_float32_matmul_precision(before)
-    named = {"token_logits": fixed.token_logits, **output._asdict()}
+    named = {TOKEN_LOGITS: fixed.token_logits, **output._asdict()}
     return {name: tensor.float() for name, tensor in named.items() if tensor is not None}
 
 
@@ -123,16 +94,15 @@ def _compare_network(
     found: Mapping[str, Tensor], network: RFDETR, cast: RFDETR, images: Tensor, before: Differences
 ) -> Differences:
     """Compare one batch. Float16 limits are reused from earlier batches, as PyTorch is slow on a CPU."""
-    tokens, token_logits = found[_TOKENS], found[_TOKEN_LOGITS]
+    tokens, token_logits = found[TOKENS], found[TOKEN_LOGITS]
     ranked = token_logits.gather(1, tokens)
     if not torch.equal(ranked, token_logits.topk(tokens.shape[1], dim=1).values):
         raise UnsupportedError("out must decode the tokens of the highest logits, it decodes others.")
     expected = _run(network, images.float(), tokens)
-    outputs = {**found, "token_logits": token_logits}
     if cast is network:
         return {
             name: (
-                float((outputs[name] - tensor).abs().max()),
+                float((found[name] - tensor).abs().max()),
                 _LIMITS[name] * max(1.0, float(tensor.abs().max()) / _LARGEST),
             )
             for name, tensor in expected.items()
@@ -142,7 +112,7 @@ def _compare_network(
     else:
         own = _run(cast, images, tokens)
         limits = {name: _HALF * _distance(own[name], tensor) for name, tensor in expected.items()}
-    return {name: (_distance(outputs[name], tensor), limits[name]) for name, tensor in expected.items()}
+    return {name: (_distance(found[name], tensor), limits[name]) for name, tensor in expected.items()}
 
 
 def _distance(first: Tensor, second: Tensor) -> float:

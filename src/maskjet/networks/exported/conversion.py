@@ -1,0 +1,181 @@
+"""RF-DETR in OpenVINO's format: converted once, compared with the network, and kept in the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import as_file, files
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskjet.config import EngineConfig
+from maskjet.engine.isolation import isolated
+from maskjet.errors import InputError, UnsupportedError, translate_errors
+from maskjet.host import cache
+from maskjet.host.files import naming
+from maskjet.host.machine import cpu_features
+from maskjet.networks.exported.in_openvino import SETTINGS, open_in_openvino
+from maskjet.networks.exported.metadata import IMAGES, IR, OUTPUTS, Metadata
+from maskjet.networks.exported.network_file import NetworkFile, load_openvino, read_network_file
+from maskjet.networks.exported.running import FileRuntime
+from maskjet.networks.rfdetr.network import RFDETR
+from maskjet.networks.state_dict import digest_weights
+from maskjet.version import __version__
+
+_NAME = f"network{IR}"
+_SLOWER = "slower"  # name of a file beside a conversion that PyTorch outran
+_ROUNDS = 5  # runs of each by which that is measured
+
+
+def choose(network: RFDETR, config: EngineConfig, device: torch.device) -> FileRuntime | None:
+    """Open the file that OpenVINO runs in place of a network on the CPU; None if PyTorch runs it.
+
+    With the runtime "openvino" it is converted if it never was; with "auto" a conversion is taken that is in the cache
+    and was faster than PyTorch when it was made. With the precision "int8" it is the file that comes with maskjet.
+
+    Raises:
+        InputError: The precision or compiling can't be had with this runtime.
+        UnsupportedError: The network can't be converted, the conversion differs from it, or the device is a GPU.
+        MissingDependencyError: openvino is not installed.
+    """
+    file = _find_quantised(network) if config.precision == "int8" else _find(network, config)
+    return None if file is None else FileRuntime(file, open_in_openvino(file, device), device)
+
+
+def _find(network: RFDETR, config: EngineConfig) -> NetworkFile | None:
+    is_asked = config.runtime == "openvino"
+    if not is_asked and config.runtime != "auto":
+        return None
+    if config.precision not in ("auto", "fp32") or config.compile:
+        if is_asked:
+            raise InputError(
+                "precision must be 'fp32' or 'int8', and compile left out, with the runtime 'openvino', got "
+                f"{config.precision!r} and {config.compile}."
+            )
+        return None
+    if is_asked:
+        return _convert(network)
+    root = _root()
+    if root is None or not root.exists() or _version() is None:  # most have none, and need not wait for the digest
+        return None
+    folder = root / _key(network)
+    return read_network_file(folder / _NAME) if folder.exists() and not (folder / _SLOWER).exists() else None
+
+
+def to_openvino(network: RFDETR) -> Any:
+    """Convert a network in eval mode, float32, on the CPU: an `openvino.Model` of any batch size."""
+    package = load_openvino("converting a network")
+    images = torch.zeros(1, 3, *network.spec.input_hw, dtype=torch.float32, device="cpu")
+    problem = "model must be a network that OpenVINO can convert"
+    with isolated(inference=False), warnings.catch_warnings(), translate_errors(UnsupportedError, problem):
+        warnings.simplefilter("ignore")  # of tracing: Python's numbers become constants, which holds for sizes
+        model = package.convert_model(network, example_input=images)
+    model.reshape({model.inputs[0]: [-1, *images.shape[1:]]})
+    model.inputs[0].get_tensor().set_names({IMAGES})
+    for output, name in zip(model.outputs, OUTPUTS, strict=False):
+        output.get_tensor().set_names({name})
+    return model
+
+
+def write(model: Any, path: Path, metadata: Metadata, *, is_half: bool = False) -> None:
+    """Write an `openvino.Model` with metadata: `path`, and its weights, rounded to float16 if `is_half`, beside it."""
+    package = load_openvino("writing a network")
+    for key, text in metadata.as_properties().items():
+        model.set_rt_info(text, key)
+    package.save_model(model, str(path), compress_to_fp16=is_half)
+
+
+def _convert(network: RFDETR) -> NetworkFile:
+    """Read a network's conversion from the cache, or make it, compare it with the network, and keep it there."""
+    load_openvino("runtime='openvino'")
+    root = _root()
+    if root is None:
+        raise UnsupportedError("runtime='openvino' needs a folder for conversions: name one in MASKJET_CACHE_DIR.")
+    folder = root / _key(network)
+    if not folder.exists():
+        with cache.telling(), naming(str(folder), "MASKJET_CACHE_DIR"):
+            root.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=root) as temporary:
+                made = Path(temporary, "made")
+                made.mkdir()
+                model = to_openvino(network)
+                _check(model, network)
+                write(model, made / _NAME, Metadata(network.spec, "fp32"))
+                if _is_slower(read_network_file(made / _NAME), network):
+                    (made / _SLOWER).touch()
+                with suppress(FileExistsError):  # another process was first
+                    made.rename(folder)
+    return read_network_file(folder / _NAME)
+
+
+def _root() -> Path | None:
+    """The folder of all conversions; None without a cache."""
+    folder = cache.folder()
+    return folder and folder / "openvino"
+
+
+def _key(network: RFDETR) -> str:
+    """Name of a network's conversion, for this CPU and these versions alone."""
+    stated = (digest_weights(network), network.spec.input_hw, sorted(cpu_features()), _version(), __version__)
+    return hashlib.sha256(repr(stated).encode()).hexdigest()[:24]
+
+
+def _version() -> str | None:
+    try:
+        return version("openvino")
+    except PackageNotFoundError:
+        return None
+
+
+def _check(model: Any, network: RFDETR) -> None:
+    """Compare a conversion with its network, with the tokens that it selects as further outputs."""
+    from maskjet.networks.exported.comparing import TOKEN_LOGITS, TOKENS, compare
+
+    compared = model.clone()
+    (selecting,) = (each for each in compared.get_ops() if each.get_type_name() == "TopK")
+    compared.add_outputs([selecting.input_value(0), selecting.output(1)])
+    compiled = load_openvino("a comparison").Core().compile_model(compared, "CPU", SETTINGS)
+    names = (*OUTPUTS[: len(compared.outputs) - 2], TOKEN_LOGITS, TOKENS)
+
+    def run(images: Tensor) -> dict[str, Tensor]:
+        outputs = compiled(images.numpy())
+        found = {name: torch.from_numpy(outputs[position]) for position, name in enumerate(names)}
+        return found | {TOKENS: found[TOKENS].long()}
+
+    compare(run, f"OpenVINO {_version()}", network, network, torch.float32)
+
+
+def _is_slower(file: NetworkFile, network: RFDETR) -> bool:
+    """Whether PyTorch runs a network faster than OpenVINO its conversion; both in turns."""
+    device = torch.device("cpu")
+    images = torch.rand(1, 3, *network.spec.input_hw, dtype=torch.float32, device=device)
+    times: dict[Callable[..., Any], list[float]] = {
+        network: [],
+        FileRuntime(file, open_in_openvino(file, device), device).for_batch(1): [],
+    }
+    with isolated():
+        for _ in range(_ROUNDS):
+            for run, spent in times.items():
+                begin = time.perf_counter()
+                run(images)
+                spent.append(time.perf_counter() - begin)
+    by_torch, by_openvino = map(median, times.values())
+    return by_openvino >= by_torch
+
+
+def _find_quantised(network: RFDETR) -> NetworkFile:
+    """The file of int8 that comes with maskjet for a network of these weights."""
+    with as_file(files("maskjet.networks.demo") / f"int8{IR}") as path:
+        file = read_network_file(path)
+    if file.certificate.get("weights") != digest_weights(network):
+        raise InputError("precision must not be 'int8' but for the demo model: maskjet quantize writes a file of int8.")
+    return file
