@@ -3,6 +3,7 @@
 import importlib
 import os
 import signal
+import tempfile
 
 # Threads of OpenMP spin for a while after their work, which keeps the cores from other tests and from programs that
 # tests start. To be set before PyTorch loads OpenMP.
@@ -12,8 +13,13 @@ import hypothesis
 import pytest
 import torch
 
+from maskjet.host import cache
 from tests.interpreter import speed_up_interpreter
 from tests.ops.network import OPS
+
+# Networks that the user has converted to OpenVINO would run in place of PyTorch's.
+if (folder := cache.folder()) is not None and (folder / "converted").exists():
+    os.environ["MASKJET_CACHE_DIR"] = f"{tempfile.gettempdir()}/maskjet-tests-{os.getuid()}"
 
 # In the background of a shell Ctrl-C is ignored, also by the programs that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

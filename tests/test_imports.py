@@ -25,7 +25,7 @@ ROOMS = [
         "ops",
     ],
     *["sources", "drawing", "detections", "tracking", "outputs", "engine", "networks", "tiling", "report", "model"],
-    *["export", "parity", "evaluation", "jobs", "serve", "cli", "__main__", ""],
+    *["export", "parity", "evaluation", "quantization", "jobs", "serve", "cli", "__main__", ""],
 ]
 
 

@@ -18,8 +18,9 @@ import torch
 import maskjet
 from benchmarks.planted import TINY, randomise
 from maskjet.errors import InputError, MissingDependencyError, OutputError, UnsupportedError
-from maskjet.export import comparing, export, exporting, translation
-from maskjet.export.comparing import BATCHES
+from maskjet.export import export, exporting, translation
+from maskjet.networks.exported import comparing
+from maskjet.networks.exported.comparing import BATCHES
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.spec import SPECS, TORCHVISION_NAMES
 from tests.networks.test_network import images, tiny_network

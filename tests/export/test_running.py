@@ -302,7 +302,7 @@ def test_cuda_runs_on_a_stream_that_both_sides_wait_for(exported, monkeypatch):
     assert session.name.endswith(" on cuda:1")
     images = torch.empty(2, *file.images.shape)
     outputs = [torch.empty(2, *each.shape) for each in file.outputs]
-    session.make_call()(images, outputs)
+    session.make_call(2)(images, outputs)
     side = TINY.input_size
     assert log[0] == ("input", "images", "cuda", 1, np.float32, (2, 3, side, side), images.data_ptr())
     for port, tensor, bound in zip(file.outputs, outputs, log[1:4], strict=True):

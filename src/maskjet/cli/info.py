@@ -59,6 +59,7 @@ def info(
     with load_model(model, weights, config) as loaded:
         described = {
             "file": _describe_file(model, weights),
+            **_describe_certificate(Path(model)),
             **_describe_spec(loaded.spec),
             "threshold": loaded.spec.threshold,
             "max_detections": min(config.max_detections, getattr(loaded.spec, "selected_pairs", config.max_detections)),
@@ -71,6 +72,8 @@ def info(
     facts["models"] = f"{len(facts['models'])} names; maskjet info lists them"
     classes = _shown_classes(described.pop("classes"))
     shown = {**described, "input": _shown_input(described["input"]), "classes": classes}
+    if "certificate" in shown:
+        shown["certificate"] = _shown_certificate(shown["certificate"])
     print_result(f"{_lines(facts)}\n\n{_lines(shown)}\n\n{report}", to_stdout=True)
 
 
@@ -109,6 +112,23 @@ def _describe_file(model: str, weights: Path | None) -> str:
     if weights is None and model == "demo":
         return "part of maskjet: trained on drawn streets"
     return f"{path} ({path.stat().st_size / 1e6:.1f} MB)"
+
+
+def _describe_certificate(path: Path) -> dict[str, Any]:
+    """What a quantised file was measured to lose; nothing for others."""
+    from maskjet.networks.exported.metadata import IR
+    from maskjet.networks.exported.network_file import read_network_file
+
+    return {"certificate": read_network_file(path).certificate} if path.suffix == IR else {}
+
+
+def _shown_certificate(stated: Mapping[str, Any]) -> str:
+    """A certificate in a line; any program may have written it."""
+    try:
+        bounds = [f"{each['quantity']} {each['found']:.4g}, limit {each['limit']:g}" for each in stated["verdicts"]]
+        return f"{'; '.join(bounds)}; on {int(stated['images']['certification'])} images"
+    except (KeyError, TypeError, ValueError):
+        return "none of maskjet quantize"
 
 
 def _shown_input(shape: Mapping[str, int]) -> str:

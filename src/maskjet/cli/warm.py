@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
@@ -37,11 +39,16 @@ def warm(
     config: EngineConfig,
     as_json: JsonOption = False,
 ) -> None:
-    """Compile all that a model may need on this machine, so that later starts need not."""
+    """Compile all that a model may need on this machine, so that later starts need not.
+
+    On a CPU with OpenVINO an RF-DETR is converted to it, which later runs take where it is faster.
+    """
     from maskjet import jit
     from maskjet.host import cache
 
     begin = time.monotonic()
+    if _can_be_converted(model, config):
+        config = replace(config, runtime="openvino")
     with load_model(model, weights, config) as loaded:
         for power in range(config.batch.bit_length()):
             loaded.prepare(1 << power)
@@ -52,3 +59,16 @@ def warm(
     folder = cache.folder()
     facts = {"folder": folder and str(folder), "seconds": seconds}
     print_result(facts if as_json else f"compiled code is in {folder}, after {seconds} s")
+
+
+def _can_be_converted(model: str, config: EngineConfig) -> bool:
+    """Whether later runs of a model on this CPU would take its conversion to OpenVINO."""
+    from maskjet.networks import find_family
+
+    is_plain = config.runtime == "auto" and config.precision in ("auto", "fp32") and not config.compile
+    return (
+        is_plain
+        and config.resolve_device().type == "cpu"
+        and find_spec("openvino") is not None
+        and find_family(model).__name__ == "maskjet.networks.rfdetr.family"
+    )

@@ -154,6 +154,10 @@ def _max(x: Any, axis: int) -> tuple[Any, Any]:
     return op.ReduceMax(x, axes=[axis], keepdims=0), op.ArgMax(x, axis=axis, keepdims=0)
 
 
+def _mean(x: Any, axes: Sequence[int], keepdim: bool = False) -> Any:
+    return op.ReduceMean(x, axes=[*axes], keepdims=int(keepdim))
+
+
 def _resize(x: Any, size: Sequence[int], is_aligned: bool, _: Any) -> Any:
     sizes = op.Concat(op.Shape(x, start=0, end=2), op.Constant(value_ints=[*size]), axis=0)
     centres = "align_corners" if is_aligned else "half_pixel"
@@ -172,6 +176,7 @@ _TRANSLATORS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.ops.aten.gather.default: _gather,
     torch.ops.aten.gelu.default: _gelu,
     torch.ops.aten.max.dim: _max,
+    torch.ops.aten.mean.dim: _mean,
     torch.ops.aten.scaled_dot_product_attention.default: _attention,
     torch.ops.aten.split.Tensor: _split,
     torch.ops.aten.unbind.int: _unbind,

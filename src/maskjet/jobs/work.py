@@ -105,9 +105,13 @@ class Worker:
         self._folder, self._parts = Folder(orders["out"]), Parts(orders["out"])
         self._run = orders["run"]
         from maskjet.model import open_model
+        from maskjet.networks import find_family
 
         config = replace(self._settings.config, device=orders["device"])
         chosen = self._settings
+        is_rfdetr = find_family(chosen.model).__name__ == "maskjet.networks.rfdetr.family"
+        if is_rfdetr and (config.runtime, config.resolve_device().type) == ("auto", "cpu"):
+            config = replace(config, runtime="torch")  # the caches of other machines may have no conversion
         self.model = open_model(
             *(chosen.model, chosen.weights, config),
             threshold=chosen.threshold,

@@ -120,7 +120,7 @@ def _convert(network: RFDETR) -> NetworkFile:
 def _root() -> Path | None:
     """The folder of all conversions; None without a cache."""
     folder = cache.folder()
-    return folder and folder / "openvino"
+    return folder and folder / "converted"
 
 
 def _key(network: RFDETR) -> str:

@@ -35,7 +35,7 @@ def open_in_openvino(file: NetworkFile, device: torch.device) -> Session:
     threads = torch.get_num_threads()
     settings = {**SETTINGS, "INFERENCE_NUM_THREADS": threads}
     if (folder := cache.folder()) is not None:
-        settings["CACHE_DIR"] = str(folder / "openvino" / "compiled")
+        settings["CACHE_DIR"] = str(folder / "openvino")
     core: Any = package.Core()
     model = core.read_model(str(file.path))
 

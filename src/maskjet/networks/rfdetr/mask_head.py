@@ -69,16 +69,16 @@ class MaskHead(nn.Module):
             features: [B, hidden_dim, *grid_hw].
             queries: [B, Q, hidden_dim].
         """
-        # Other runtimes keep images in NCHW, where four transposes take a fifth of the network's time on a CPU. PyTorch
-        # has channels last, the layout of its norms and pointwise convolutions.
-        is_exported = torch.jit.is_tracing() or torch.compiler.is_exporting()  # type: ignore[attr-defined, no-untyped-call]
+        # Other runtimes keep images in NCHW: transposes would take a fifth of the network's time on a CPU. In float16 the
+        # norm as arithmetic would be rounded too much. PyTorch has channels last, as its norms and products.
+        is_nchw = _is_exported() and features.dtype == torch.float32
         project = self.spatial_features_proj
-        if not is_exported:
+        if not is_nchw:
             features = features.contiguous(memory_format=torch.channels_last)
         image = F.interpolate(features, size=self.mask_hw, mode="bilinear", align_corners=False)
         for block in self.blocks:
-            image = block(image, is_nchw=is_exported)
-        if is_exported:
+            image = block(image, is_nchw=is_nchw)
+        if is_nchw:
             pixels = project(image).flatten(2)
         else:  # a matrix product, which is faster in PyTorch than a pointwise convolution
             rows = image.permute(0, 2, 3, 1).flatten(1, 2)
@@ -86,3 +86,8 @@ class MaskHead(nn.Module):
         queries = self.query_features_proj(self.query_features_block(queries))
         masks: Tensor = queries @ pixels + self.bias
         return masks.view(*queries.shape[:2], *self.mask_hw)
+
+
+def _is_exported() -> bool:
+    """Whether this call is traced for another runtime."""
+    return bool(torch.jit.is_tracing() or torch.compiler.is_exporting())  # type: ignore[attr-defined, no-untyped-call]

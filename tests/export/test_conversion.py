@@ -1,0 +1,101 @@
+"""Networks converted to OpenVINO: the same detections, kept in the cache, and taken where they are faster."""
+
+import copy
+import sys
+from pathlib import Path
+
+import pytest
+
+from maskjet.config import EngineConfig
+from maskjet.errors import InputError, MissingDependencyError, UnsupportedError
+from maskjet.model import Model
+from maskjet.networks.exported import conversion
+from tests.export.test_running import THRESHOLD, assert_close, in_torch
+from tests.networks.test_network import tiny_network
+from tests.test_model import image
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory):
+    """A cache that has the tiny network's conversion."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MASKJET_CACHE_DIR", str(folder))
+        opened().close()
+    return folder
+
+
+@pytest.fixture
+def cached(converted, monkeypatch):
+    """The folder of the conversion, which must not be made again."""
+    monkeypatch.setenv("MASKJET_CACHE_DIR", str(converted))
+    monkeypatch.setattr(conversion, "to_openvino", None)
+    (folder,) = (converted / "converted").iterdir()
+    return folder
+
+
+def opened(runtime="openvino", **options):
+    return Model(tiny_network(), EngineConfig(device="cpu", runtime=runtime, **options), threshold=THRESHOLD)
+
+
+@pytest.mark.usefixtures("cached")
+def test_detections_are_the_networks_in_any_batch():
+    images = [image(seed=seed) for seed in range(3)]
+    with opened() as model:
+        assert model.report().network.startswith("OpenVINO ")
+        for found, expected in zip(model.predict(images), in_torch(images), strict=True):
+            assert_close(found, expected)
+        assert_close(model.predict(images[0]), in_torch(images[:1])[0])
+
+
+@pytest.mark.parametrize("is_slower", [False, True])
+def test_auto_takes_what_is_in_the_cache_and_faster(is_slower, cached):
+    mark = cached / "slower"
+    mark.touch() if is_slower else mark.unlink(missing_ok=True)
+    for options, runs in (({}, not is_slower), ({"precision": "bf16"}, False), ({"runtime": "torch"}, False)):
+        with opened(**{"runtime": "auto", **options}) as model:
+            assert model.report().network.startswith("OpenVINO ") == runs
+
+
+@pytest.mark.usefixtures("cached")
+def test_others_do_not_take_it(monkeypatch):
+    for what in ("cpu_features", "_version", "digest_weights"):
+        with monkeypatch.context() as patch:
+            patch.setattr(conversion, what, lambda *_: "other")
+            with opened(runtime="auto") as model:
+                assert not model.report().network.startswith("OpenVINO ")
+
+
+def test_a_conversion_that_differs_is_not_kept(tmp_path, monkeypatch):
+    def spoil(network):
+        other = copy.deepcopy(network)
+        other.class_embed.bias += 1e-3
+        return convert(other)
+
+    convert = conversion.to_openvino
+    monkeypatch.setattr(conversion, "to_openvino", spoil)
+    monkeypatch.setenv("MASKJET_CACHE_DIR", str(tmp_path))
+    with pytest.raises(UnsupportedError, match="must equal the network, its logits differ by"):
+        opened()
+    assert not [*Path(tmp_path, "converted").iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"compile": True}, InputError, "precision must be 'fp32' or 'int8', and compile left out"),
+        ({"precision": "bf16"}, InputError, "got 'bf16'"),
+        ({"runtime": "auto", "precision": "int8"}, InputError, "maskjet quantize writes"),
+    ],
+)
+@pytest.mark.usefixtures("cached")
+def test_choices_that_it_can_not_have(options, error, message):
+    with pytest.raises(error, match=message):
+        opened(**options)
+
+
+@pytest.mark.usefixtures("cached")
+def test_without_openvino_it_is_one_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(MissingDependencyError, match=r'"maskjet\[openvino\]"'):
+        opened()
