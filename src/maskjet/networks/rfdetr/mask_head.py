@@ -69,8 +69,8 @@ class MaskHead(nn.Module):
             features: [B, hidden_dim, *grid_hw].
             queries: [B, Q, hidden_dim].
         """
-        # Other runtimes keep images in NCHW: transposes would take a fifth of the network's time on a CPU. In float16 the
-        # norm as arithmetic would be rounded too much. PyTorch has channels last, as its norms and products.
+        # Other runtimes keep images in NCHW: transposes would take a fifth of the network's time on a CPU. In float16
+        # the norm as arithmetic would be rounded too much. PyTorch has channels last, as its norms and products.
         is_nchw = _is_exported() and features.dtype == torch.float32
         project = self.spatial_features_proj
         if not is_nchw:
