@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from benchmarks.command import DeviceOption, OnlyOption, ReportOption, SizeOption, check_names, start
 from benchmarks.contest import Contest, Entry
-from benchmarks.peers.rfdetr import export_onnx
+from benchmarks.peers.rfdetr import build_exact, export_onnx
 from benchmarks.planted import plant_network
 from maskjet.checks import check_count
 from maskjet.cli.options import parse_size, print_result, progress
@@ -39,12 +39,14 @@ from maskjet.model import Model
 from maskjet.networks import read_network
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity.pair import Pairing, pair
+from maskjet.quantization import quantize
 from maskjet.spec import SPECS
-from maskjet.traffic import sample
+from maskjet.traffic import sample, write_coco
 
 NETWORKS = ("demo", "rf-detr-seg-nano")
 """Names of the networks."""
 _IMAGES = 6
+_CALIBRATION = 80  # images of a quantisation, half of which calibrate
 _SURVIVORS = 25
 _EXACT = 1e-3
 """Of float32: difference in confidence that is no rounding. Scores have a slope of 1/4 at most, logits of files lie
@@ -103,9 +105,9 @@ def _shown(value: float | None, digits: str) -> str:
 
 @dataclass
 class _Contender:
-    """A model that takes part, and how it compared."""
+    """A detector that takes part, and how it compared."""
 
-    model: Model
+    detect: Callable[[Image], Detections]
     runtime: str
     precision: str
     found: int = 0
@@ -116,6 +118,8 @@ class _Contender:
         pairs = pair(expected, actual)
         self.found += len(actual)
         self.pairs.add(pairs)
+        if self.precision == "int8":  # its certificate judges
+            return 0.0
         unpaired = (pairs.missing + pairs.extra) / max(len(expected) + len(actual), 1)
         moved = max(pairs.confidence_differences, default=math.inf)
         return max(unpaired / _UNPAIRED, moved / (_EXACT if self.precision == "fp32" else _ROUNDED))
@@ -154,9 +158,7 @@ def run(
     for name in names:
         network = read_network("demo") if name == "demo" else plant_network(SPECS[name], images, survivors=_SURVIVORS)
         with TemporaryDirectory() as folder, ExitStack() as stack, convolutions_in_tf32(False):
-            contenders = list(_contenders(network, Path(folder), place, has_peer=name != "demo"))
-            for each in contenders:
-                stack.enter_context(each.model)
+            contenders = list(_contenders(network, Path(folder), place, stack, images, has_peer=name != "demo"))
             found, refused = _measure(name, contenders, images, place, runs)
         costs += found
         notes += refused
@@ -166,16 +168,18 @@ def run(
     return result
 
 
-def _contenders(network: RFDETR, folder: Path, device: torch.device, *, has_peer: bool) -> Iterator[_Contender]:
-    """PyTorch in float32 first, then the others; rfdetr's file only of networks that rfdetr has."""
+def _contenders(
+    network: RFDETR, folder: Path, device: torch.device, stack: ExitStack, images: Sequence[Image], *, has_peer: bool
+) -> Iterator[_Contender]:
+    """PyTorch in float32 first, then the others; rfdetr and its file only of networks that rfdetr has."""
 
     def add(name: str, precision: Precision, **choices: Any) -> _Contender:
         config = EngineConfig(device=str(device), precision=precision, **choices)
-        return _Contender(Model(copy.deepcopy(network), config), name, precision)
+        return _Contender(stack.enter_context(Model(copy.deepcopy(network), config)).predict, name, precision)
 
-    def read(path: str, name: str, precision: str, runtime: RuntimeName = "onnxruntime") -> _Contender:
-        model = Model(read_network(path), EngineConfig(device=str(device), runtime=runtime))
-        return _Contender(model, name, precision)
+    def read(path: str, name: str, precision: str, runtime: RuntimeName = "auto") -> _Contender:
+        model = stack.enter_context(Model(read_network(path), EngineConfig(device=str(device), runtime=runtime)))
+        return _Contender(model.predict, name, precision)
 
     yield add("PyTorch", "fp32", runtime="torch")
     if device.type == "cuda":
@@ -189,20 +193,30 @@ def _contenders(network: RFDETR, folder: Path, device: torch.device, *, has_peer
     )
     yield read(exact, "ONNX Runtime", "fp32")
     if device.type == "cpu":
-        yield read(exact, "OpenVINO", "fp32", "openvino")
+        yield add("OpenVINO", "fp32", runtime="openvino")
+        yield read(_quantise(network, images[0].shape[:2], folder), "OpenVINO", "int8")
     yield read(half, "ONNX Runtime", "fp16")
     if has_peer:
         theirs = export_onnx(network.state_dict(), network.spec, folder)
         yield read(theirs, "ONNX Runtime, rfdetr's file", "fp32")
+        peer = build_exact(network.state_dict(), network.spec, device, network.spec.threshold)
+        yield _Contender(peer.detect, "rfdetr's predict", "fp32")
+
+
+def _quantise(network: RFDETR, size_hw: tuple[int, ...], folder: Path) -> str:
+    """Write a network as INT8, whatever it loses: random weights show nothing of that."""
+    write_coco(folder / "streets", images=_CALIBRATION, size_hw=(size_hw[0], size_hw[1]))
+    quantize(network, folder / "streets" / "images", folder / "int8.xml", budget=1.0)
+    return str(folder / "int8.xml")
 
 
 def _measure(
     network: str, contenders: Sequence[_Contender], images: Sequence[Image], device: torch.device, runs: int
 ) -> tuple[list[RuntimeCost], list[str]]:
     """Compare, then time; returns the costs, and a remark for each one that differs too much."""
-    contest = Contest(images, contenders[0].model.predict, device)
+    contest = Contest(images, contenders[0].detect, device)
     named = {f"{each.runtime} {each.precision}": each for each in contenders}
-    refused = contest.enter({name: Entry(each.model.predict, each.share) for name, each in named.items()})
+    refused = contest.enter({name: Entry(each.detect, each.share) for name, each in named.items()})
     times = contest.time(runs=runs)
     costs = [
         RuntimeCost(

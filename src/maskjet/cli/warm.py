@@ -64,11 +64,12 @@ def warm(
 def _can_be_converted(model: str, config: EngineConfig) -> bool:
     """Whether later runs of a model on this CPU would take its conversion to OpenVINO."""
     from maskjet.networks import find_family
+    from maskjet.networks.rfdetr import family as rfdetr
 
     is_plain = config.runtime == "auto" and config.precision in ("auto", "fp32") and not config.compile
     return (
         is_plain
         and config.resolve_device().type == "cpu"
         and find_spec("openvino") is not None
-        and find_family(model).__name__ == "maskjet.networks.rfdetr.family"
+        and find_family(model) is rfdetr
     )

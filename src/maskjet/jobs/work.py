@@ -106,11 +106,12 @@ class Worker:
         self._run = orders["run"]
         from maskjet.model import open_model
         from maskjet.networks import find_family
+        from maskjet.networks.rfdetr import family as rfdetr
 
         config = replace(self._settings.config, device=orders["device"])
         chosen = self._settings
-        is_rfdetr = find_family(chosen.model).__name__ == "maskjet.networks.rfdetr.family"
-        if is_rfdetr and (config.runtime, config.resolve_device().type) == ("auto", "cpu"):
+        is_on_cpu = config.resolve_device().type == "cpu"
+        if is_on_cpu and config.runtime == "auto" and find_family(chosen.model) is rfdetr:
             config = replace(config, runtime="torch")  # the caches of other machines may have no conversion
         self.model = open_model(
             *(chosen.model, chosen.weights, config),

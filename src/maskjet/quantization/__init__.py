@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from maskjet.checks import check_fraction
 from maskjet.errors import InputError
@@ -13,11 +14,14 @@ from maskjet.host.extras import require
 from maskjet.networks.exported.metadata import IR
 from maskjet.quantization.certificate import Certificate
 
+if TYPE_CHECKING:
+    from torch import nn
+
 __all__ = ["Certificate", "quantize"]
 
 
 def quantize(
-    model: str | os.PathLike[str],
+    model: str | os.PathLike[str] | nn.Module,
     images: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
@@ -34,7 +38,8 @@ def quantize(
     a page beside `out`, with the suffix .html, shows what was measured, and the images that differ most.
 
     Args:
-        model: "demo", a named size with `weights`, or a checkpoint's path, as `maskjet.load` takes them.
+        model: "demo", a named size with `weights`, or a checkpoint's path, as `maskjet.load` takes them; or an
+            `RFDETR`, which is left as it is.
         images: A folder of images such as the model will see, at least 40; with annotations, as `maskjet.evaluate`
             takes them, AP is measured, too.
         out: The file, with the suffix .xml; its weights are written beside it, with the suffix .bin.
