@@ -1,5 +1,6 @@
 """gRPC's own: streams, the token, limits, the end; requests and answers are in `test_v2`."""
 
+import asyncio
 import contextlib
 import os
 import queue
@@ -17,7 +18,7 @@ import pytest
 
 from maskjet.errors import InputError, MissingDependencyError, UnsupportedError
 from maskjet.serve import Settings, server
-from maskjet.serve.v2_grpc import _split
+from maskjet.serve.v2_grpc import _Permits, _split
 from tests.serve.client import BEARER, Held, mutants, run, served, serving
 from tests.serve.test_processes import counts, started
 from tests.serve.test_v2_regions import PREFIX, shared
@@ -110,6 +111,7 @@ def test_messages_are_limited(client, scenes):
     assert (status, message) == ("UNIMPLEMENTED", "Compression algorithm 'gzip' is disabled.")
     status, message = refused(client.infer, "demo", [make_input(scenes[0])] * 2)
     assert (status, "one of raw_input_contents" in message) == ("INVALID_ARGUMENT", True)
+    assert len(refused(client.infer, "x" * 60_000, [make_input(scenes[0])])[1]) < 200
     status, message = refused(client.infer, "demo", [make_input(scenes[0])], request_id="x" * 70_000)
     assert (status, "at most 65,536 bytes without raw_input_contents" in message) == ("INVALID_ARGUMENT", True)
     assert refused(client.get_model_config, "demo")[0] == "UNIMPLEMENTED"
@@ -134,20 +136,73 @@ def test_connections_and_slow_messages_are_limited(model):
             assert sockets[0].recv(1)  # settings of HTTP/2
 
 
-def test_calls_that_ask_for_no_token_and_send_no_message_hold_nobody_up(model, scenes):
+@pytest.mark.parametrize("method", ["ServerLive", "ModelInfer"])
+def test_silent_calls_hold_nobody_up(model, scenes, method):
     import grpc
 
     with (
-        serving({"demo": model}, has_grpc=True, token="secret", memory_bytes=2**25) as address,  # one message at a time
+        serving({"demo": model}, has_grpc=True, memory_bytes=2**25, connections=8) as address,  # one message at a time
         grpc.insecure_channel(address.grpc) as channel,
-        triton.InferenceServerClient(address.grpc) as client,
+        triton.InferenceServerClient(address.grpc, channel_args=APART) as client,
     ):
         go = threading.Event()
-        silent = channel.stream_unary("/inference.GRPCInferenceService/ServerLive")
-        calls = [silent.future((b"" for _ in range(1) if go.wait(30)), timeout=30) for _ in range(4)]
-        client.infer("demo", [make_input(scenes[0])], headers={"authorization": "Bearer secret"}, client_timeout=10)
-        assert [call.result(10) for call in calls] == [b"\x08\x01"] * 4
+        silent = channel.stream_unary(f"/inference.GRPCInferenceService/{method}")
+        calls = [silent.future((b"" for _ in range(1) if go.wait(30)), timeout=30) for _ in range(16)]
+        for _ in range(3):
+            client.infer("demo", [make_input(scenes[0])], client_timeout=10)
         go.set()
+        codes = {call.code() for call in calls}
+        ended = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert codes == {grpc.StatusCode.OK} if method == "ServerLive" else codes & ended
+
+
+@run
+async def test_a_permit_is_a_calls_until_it_is_over():
+    """Else more messages would be held than there are permits: of a client that does not read, a call ends late."""
+
+    class Call(Mock):
+        def __init__(self, reading):
+            super().__init__(peer=lambda: "a", read=lambda: reading, add_done_callback=self.add)
+            self.callbacks = []
+
+        def add(self, callback):
+            self.callbacks.append(callback)
+
+        def end(self):
+            for callback in self.callbacks:
+                callback(self)
+
+    never, whole = asyncio.Future(), asyncio.Future()
+    whole.set_result(b"whole")
+    permits, slow, good = _Permits(1, 2), Call(never), Call(whole)
+    ending = asyncio.create_task(permits.receive(slow, 30))
+    await asyncio.sleep(0)
+    receiving = asyncio.create_task(permits.receive(good, 30))
+    with pytest.raises(TimeoutError):
+        await ending
+    assert not (await asyncio.wait((receiving,), timeout=0.1))[0]
+    slow.end()
+    assert await receiving == b"whole"
+
+
+def test_a_method_that_is_not_utf8_is_refused_and_ends_nothing(client, address, scenes):
+    headers = {
+        b":method": b"POST",
+        b":scheme": b"http",
+        b":path": b"/\xff",
+        b":authority": b"localhost",
+        b"te": b"trailers",
+        b"content-type": b"application/grpc",
+    }
+    block = b"".join(b"\0" + bytes([len(name)]) + name + bytes([len(text)]) + text for name, text in headers.items())
+    host, _, port = address.grpc.partition(":")
+    with socket.create_connection((host, int(port)), 10) as stranger:
+        opening = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+        stranger.sendall(opening + bytes([0, 0, len(block), 1, 5, 0, 0, 0, 1]) + block)
+        answer = b""
+        while b"method must be one" not in answer:
+            answer += stranger.recv(2**16) or pytest.fail("The connection was closed.")
+    client.infer("demo", [make_input(scenes[0])])
 
 
 def test_messages_are_split_as_they_were_joined():

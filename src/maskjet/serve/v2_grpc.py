@@ -7,7 +7,8 @@ read, and few messages are read at a time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from inspect import isawaitable
@@ -31,6 +32,7 @@ _HEAD_BYTES = 2**16  # largest message without its image: protobuf may take 50 t
 _FIELDS = range(0x0A, 0x3B, 8)  # tags of a ModelInferRequest's fields, 1 to 7, which all have a length
 _RAW_INPUT = _FIELDS[-1]
 _AGE_MS = 300_000  # clients reconnect after this, maybe to another process
+_SLOW_S = 0.5  # a message that takes longer is no longer received while other calls wait
 _CODES = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 409: "ALREADY_EXISTS"}
 _CODES |= {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE"}
 _CODES |= dict.fromkeys((408, 504), "DEADLINE_EXCEEDED")
@@ -45,12 +47,10 @@ async def serving(service: Service, regions: Regions) -> AsyncIterator[None]:
     if service.settings.grpc_port is None:
         yield
         return
-    from grpc import aio
-
-    settings, other_workers = service.settings, service.other_workers
-    settings.check_exposure()
-    server = aio.server(options=_options(service), maximum_concurrent_rpcs=settings.connections)
-    server.add_generic_rpc_handlers((_Methods(service, regions),))
+    other_workers = service.other_workers
+    service.settings.check_exposure()
+    server = _make_server(_options(service))
+    server.add_registered_method_handlers(SERVICE, _Methods(service, regions).handlers())
     is_restarted = other_workers is not None and other_workers.are_ready
     listening = asyncio.create_task(_listen(server, service, when_warm=is_restarted))
     if not is_restarted:
@@ -82,6 +82,31 @@ async def _end(server: Any, service: Service) -> None:
     await server.stop(service.settings.drain_s)
 
 
+def _make_server(options: list[tuple[str, int]]) -> Any:
+    """Make a server that answers calls of unknown methods itself: grpcio 1.85 ends if a method's name is not UTF-8."""
+    from grpc import StatusCode, aio
+    from grpc._cython import cygrpc
+
+    async def refuse(call: Any) -> None:
+        status = StatusCode.UNIMPLEMENTED.value[0], "The method must be one of the service's, it is not."
+        metadata, loop = cygrpc.SendInitialMetadataOperation((), 0), asyncio.get_running_loop()
+        with suppress(aio.BaseError):  # the client has gone
+            await cygrpc._send_error_status_from_server(call, *status, (), metadata, loop)
+
+    class Server(cygrpc.AioServer):  # type: ignore[misc]
+        async def _request_call(self) -> None:
+            refusals = set[asyncio.Task[None]]()
+            while True:
+                refusals.add(task := asyncio.create_task(refuse(await super()._request_call())))
+                task.add_done_callback(refusals.discard)
+
+    original, cygrpc.AioServer = cygrpc.AioServer, Server
+    try:
+        return aio.server(options=options)
+    finally:
+        cygrpc.AioServer = original
+
+
 def _options(service: Service) -> list[tuple[str, int]]:
     settings = service.settings
     return [
@@ -94,17 +119,85 @@ def _options(service: Service) -> list[tuple[str, int]]:
         ("grpc.max_connection_age_ms", _AGE_MS),
         ("grpc.max_connection_idle_ms", round(1e3 * settings.idle_s)),
         ("grpc.server_handshake_timeout_ms", round(1e3 * settings.header_s)),
+        ("grpc.keepalive_timeout_ms", round(1e3 * settings.stall_s)),  # also limits how long sent bytes stay unread
         ("grpc.compression_enabled_algorithms_bitset", 1),  # no compression: small messages could expand
     ]
 
 
+class _Permits:
+    """Permits to receive a message: it takes memory before it is whole, and a silent call looks like a slow one.
+
+    A permit is its call's until the message is whole or the call is over. A connection with fewer calls comes first.
+    """
+
+    def __init__(self, most: int, most_calls: int) -> None:
+        self._most, self._most_calls = most, most_calls
+        self._calls = Counter[str]()  # by connection
+        self._waiting: dict[asyncio.Future[None], str] = {}  # and their connections
+        self._held: set[asyncio.Future[None]] = set()
+        self._receiving: dict[asyncio.Timeout, float] = {}  # and when it began, oldest first
+
+    def admit(self, context: Any) -> None:
+        """Count a call until it is over; of too many, a connection's that has more than others raises ProblemError."""
+        calls, connection = self._calls, context.peer()
+
+        def leave(_: Any) -> None:
+            calls[connection] -= 1
+            if not calls[connection]:
+                del calls[connection]
+
+        calls[connection] += 1
+        context.add_done_callback(leave)
+        if calls.total() > self._most_calls and calls[connection] > self._most_calls // len(calls):
+            raise problems.busy(f"The service has {self._most_calls} calls; try again later.")
+
+    async def receive(self, context: Any, seconds: float) -> Any:
+        """Receive a call's message; raises TimeoutError if it is slow, at `_SLOW_S` already if others wait."""
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        context.add_done_callback(lambda _: self._release(turn))
+        async with asyncio.timeout(seconds) as limit:
+            self._waiting[turn] = context.peer()
+            self._hand_out()
+            try:
+                while not turn.done():
+                    self._end_slowest(loop.time())
+                    await asyncio.wait((turn,), timeout=_SLOW_S)
+                self._receiving[limit] = loop.time()
+                message = await context.read()
+            finally:
+                self._waiting.pop(turn, None)
+                self._receiving.pop(limit, None)
+        self._release(turn)
+        return message
+
+    def _hand_out(self) -> None:
+        while len(self._held) < self._most and (waiting := [each for each in self._waiting if not each.done()]):
+            turn = min(waiting, key=lambda each: self._calls[self._waiting[each]])
+            self._held.add(turn)
+            turn.set_result(None)
+
+    def _release(self, turn: asyncio.Future[None]) -> None:
+        if turn in self._held:
+            self._held.remove(turn)
+            self._hand_out()
+
+    def _end_slowest(self, now: float) -> None:
+        for limit, begin in self._receiving.items():
+            if begin + _SLOW_S <= now and not limit.expired():
+                del self._receiving[limit]
+                limit.reschedule(now)
+                return
+
+
 class _Methods:
-    """Finds the handlers of calls, as a `grpc.GenericRpcHandler`."""
+    """Answers calls."""
 
     def __init__(self, service: Service, regions: Regions) -> None:
         self._service, self._regions, self._settings = service, regions, service.settings
         self._messages, self._access = messages(), AccessControl(self._settings)
-        self._receiving = asyncio.Semaphore(max(1, self._settings.memory_bytes // self._settings.body_bytes))
+        messages_at_once = max(1, self._settings.memory_bytes // self._settings.body_bytes)
+        self._permits = _Permits(messages_at_once, self._settings.connections)
         self._answers: dict[str, tuple[str, str, Callable[[Any], Any]]] = {  # (request type, response type, handler)
             "ServerLive": ("Empty", "State", lambda _: {"is_so": service.failure is None}),
             "ServerReady": ("Empty", "State", lambda _: {"is_so": service.is_ready}),
@@ -121,43 +214,44 @@ class _Methods:
                 f"{name}SharedMemoryUnregister": ("Name", "Empty", partial(in_thread, self._unregister_region, kind)),
             }
 
-    def service(self, details: Any) -> Any:
-        """Handler of a call; None for an unknown method."""
+    def handlers(self) -> dict[str, Any]:
+        """Handlers of all methods by name."""
+        import grpc
+
+        make = grpc.stream_unary_rpc_method_handler
+        made = {name: make(partial(self._run, name)) for name in (*self._answers, _INFER)}
+        return made | {_STREAM: grpc.stream_stream_rpc_method_handler(partial(self._run, _STREAM))}
+
+    async def _run(self, name: str, _: Any, context: Any) -> bytes | None:
         import grpc.aio
 
-        name = details.method.removeprefix(f"/{SERVICE}/")
-        if name not in (*self._answers, _INFER, _STREAM):
+        outcome = "gone"
+        try:
+            self._check(name, context)
+            answer = await (self._stream(context) if name == _STREAM else self._answer(name, context))
+            outcome = "200"
+        except grpc.aio.BaseError:  # the client has gone
             return None
+        except Exception as error:
+            problem = problems.to_problem(error)
+            outcome = str(problem.status)
+            code = getattr(grpc.StatusCode, _CODES.get(problem.status, "INVALID_ARGUMENT"))
+            await context.abort(code, problem.detail)
+        finally:
+            self._service.metrics.requests.labels(f"grpc {name}", outcome).inc()
+        return answer
 
-        async def run(_: Any, context: Any) -> bytes | None:
-            outcome = "gone"
-            try:
-                self._check(name, dict(details.invocation_metadata))
-                answer = await (self._stream(context) if name == _STREAM else self._answer(name, context))
-                outcome = "200"
-            except grpc.aio.BaseError:  # the client has gone
-                return None
-            except Exception as error:
-                problem = problems.to_problem(error)
-                outcome = str(problem.status)
-                code = getattr(grpc.StatusCode, _CODES.get(problem.status, "INVALID_ARGUMENT"))
-                await context.abort(code, problem.detail)
-            finally:
-                self._service.metrics.requests.labels(f"grpc {name}", outcome).inc()
-            return answer
-
-        handle = grpc.stream_stream_rpc_method_handler if name == _STREAM else grpc.stream_unary_rpc_method_handler
-        return handle(run)
-
-    def _check(self, name: str, metadata: Mapping[str, Any]) -> None:
+    def _check(self, name: str, context: Any) -> None:
         """Refuse a call before its message is read; without a token the port is on loopback, or `insecure`."""
         if name in ("ServerLive", "ServerReady"):
             return
         if self._service.is_closed:
             raise problems.unavailable("The service is shutting down.")
         if self._settings.token is not None:
+            metadata = dict(context.invocation_metadata())
             given = Headers({"authorization": str(metadata.get("authorization", ""))})
             self._access.check({}, given, is_open=False)
+        self._permits.admit(context)
 
     async def _answer(self, name: str, context: Any) -> bytes:
         if name == _INFER:
@@ -173,8 +267,7 @@ class _Methods:
 
     async def _read(self, context: Any) -> bytes:
         try:
-            async with asyncio.timeout(self._settings.body_s), self._receiving:
-                data = await context.read()
+            data = await self._permits.receive(context, self._settings.body_s)
         except TimeoutError:
             raise problems.ProblemError(408, "too-slow", "The message must come in time, it did not.") from None
         if not isinstance(data, bytes):
