@@ -55,6 +55,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 def _make_settings(given: dict[str, Any]) -> Settings:
     os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")  # else 11 threads are woken per call, not 7
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else a client writes a line into the log per malformed call
     return Settings(**given | {"source": tuple(given.get("source", ()))}).with_token()
 
 

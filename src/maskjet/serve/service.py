@@ -16,6 +16,7 @@ from maskjet.serve import problems
 from maskjet.serve.dispatcher import PERMITS, Dispatcher
 from maskjet.serve.metrics import Metrics
 from maskjet.serve.settings import Settings
+from maskjet.serve.v2_json import show
 
 if TYPE_CHECKING:
     from maskjet.model import Model
@@ -155,9 +156,8 @@ class Service:
         if name is None:
             return next(iter(self.dispatchers.values()))
         if name not in self.dispatchers:
-            raise problems.ProblemError(
-                404, "no-such-model", f"model must be one that is served, got {name!r}{suggest(name, self.dispatchers)}"
-            )
+            detail = f"model must be one that is served, got {show(name)}{suggest(name, self.dispatchers)}"
+            raise problems.ProblemError(404, "no-such-model", detail)
         return self.dispatchers[name]
 
     async def in_thread(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:

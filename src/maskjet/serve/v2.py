@@ -249,7 +249,7 @@ def find(service: Service, model: str, version: str) -> Dispatcher:
     """Find a model's dispatcher, version "" meaning any; raises ProblemError 404 if there is none."""
     dispatcher = service.dispatcher(model)
     if version not in ("", VERSION):
-        raise problems.ProblemError(404, "no-such-version", f"version must be {VERSION!r}, got {version[:60]!r}.")
+        raise problems.ProblemError(404, "no-such-version", f"version must be {VERSION!r}, got {show(version)}.")
     return dispatcher
 
 

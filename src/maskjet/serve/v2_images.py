@@ -65,7 +65,7 @@ def read_images(
     shape, data, place = _check_shape(tensor, most_images), tensor.data, tensor.parameters
     region, size = place.shared_memory_region, place.binary_data_size
     if [data, size, region].count(None) != 2:
-        raise InputError("image must have one of data, binary_data_size, and shared_memory_region.")
+        raise InputError("image must have one of data, binary_data_size (raw_input_contents) and shared_memory_region.")
     if (size or 0) != len(binary):
         raise InputError(f"image: binary_data_size must be the {len(binary):,} bytes after the JSON, got {size or 0}.")
     is_encoded = tensor.datatype == "BYTES"
