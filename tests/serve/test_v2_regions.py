@@ -3,9 +3,10 @@
 import base64
 import os
 import secrets
+import sqlite3
 import subprocess
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -188,6 +189,14 @@ def test_every_process_knows_a_region_at_once(model, tmp_path):
         first.register("system", system(other, 6))
         assert second.read("a", 1, 3).tobytes() == b"vwx"  # not the memory that had the name before
         assert regions_of(model, tmp_path).read("a", 5, 1).tobytes() == b"z"
+
+
+def test_a_region_is_read_while_another_process_registers_one(model, tmp_path):
+    regions = regions_of(model, tmp_path)
+    with shared(b"abc") as key, closing(sqlite3.connect(tmp_path / "regions.sqlite")) as another:
+        regions.register("system", system(key, 3))
+        another.execute("BEGIN EXCLUSIVE")
+        assert regions.read("a", 0, 3).tobytes() == b"abc"
 
 
 def test_files_are_closed_with_their_regions(regions):

@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +36,11 @@ _SHARED = Path("/dev/shm")
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
 _Size = Annotated[int, Field(ge=1, lt=2**62)]
 _PEER_ACCESS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+# WAL, so that no one who registers without end holds up who reads; nothing is kept beyond the service.
+_TABLE = """
+PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; CREATE TABLE IF NOT EXISTS regions
+(number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, kind TEXT, fields TEXT)
+"""
 
 
 class SystemRegion(Fields):
@@ -73,7 +78,10 @@ class Regions:
     def __init__(self, service: Service) -> None:
         self._prefix, other_workers = service.settings.shared_memory, service.other_workers
         self._device = next(iter(service.dispatchers.values())).model.report().device.partition(" ")[0]
-        self._path = ":memory:" if other_workers is None else other_workers.folder / "regions.sqlite"
+        path = ":memory:" if other_workers is None else other_workers.folder / "regions.sqlite"
+        self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        weakref.finalize(self, self._database.close)
+        self._database.executescript(_TABLE)
         self._lock = threading.RLock()
         self._opened: dict[int, _SystemMemory | _CudaMemory] = {}  # by registration number, never reused
 
@@ -146,16 +154,6 @@ class Regions:
         with self._lock:
             return self._database.execute(query, values).fetchall()
 
-    @cached_property
-    def _database(self) -> sqlite3.Connection:
-        database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-        weakref.finalize(self, database.close)
-        database.execute(
-            "CREATE TABLE IF NOT EXISTS regions "
-            "(number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, kind TEXT, fields TEXT)"
-        )
-        return database
-
 
 class _SystemMemory:
     """System shared memory, read by file operations: mapped memory truncated by a client would crash us."""
@@ -179,8 +177,11 @@ class _SystemMemory:
 
     def read(self, offset: int, size: int) -> NDArray[np.uint8]:
         """Copy bytes; raises InputError if the client has truncated the memory."""
-        values = np.empty(size, dtype=np.uint8)
-        if os.preadv(self._file, [values.data], self.region.offset + offset) != size:
+        values, begin = np.empty(size, dtype=np.uint8), self.region.offset + offset
+        left = values.data
+        while count := os.preadv(self._file, [left], begin + size - len(left)):  # at most 2 GiB at a time
+            left = left[count:]
+        if left:
             raise InputError(f"The region {show(self.region.name)} must be as long as it was, it is shorter.")
         return values
 
