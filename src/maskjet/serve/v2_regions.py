@@ -15,7 +15,6 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -203,7 +202,7 @@ class _CudaMemory:
         self.region, self._device = region, device
         if not device.startswith("cuda"):
             raise InputError("A region must be in system shared memory, as this service computes on a CPU; got CUDA's.")
-        driver, pointer, begin, size = _load_driver(), *(ctypes.c_uint64() for _ in range(3))
+        driver, pointer, begin, size = ctypes.CDLL("libcuda.so.1"), *(ctypes.c_uint64() for _ in range(3))
         handle = _Handle.from_buffer_copy(base64.b64decode(region.raw_handle))
         with capturing, _context_of(driver, device):
             status = driver.cuIpcOpenMemHandle_v2(ctypes.byref(pointer), handle, _PEER_ACCESS)
@@ -242,13 +241,3 @@ def _context_of(driver: Any, device: str) -> Iterator[None]:
     finally:
         driver.cuCtxPopCurrent_v2(ctypes.byref(context))
         driver.cuDevicePrimaryCtxRelease_v2(number)
-
-
-@cache
-def _load_driver() -> Any:
-    driver: Any = ctypes.CDLL("libcuda.so.1")
-    pointer = ctypes.POINTER(ctypes.c_uint64)
-    driver.cuIpcOpenMemHandle_v2.argtypes = (pointer, _Handle, ctypes.c_uint)
-    driver.cuMemGetAddressRange_v2.argtypes = (pointer, pointer, ctypes.c_uint64)
-    driver.cuIpcCloseMemHandle.argtypes = (ctypes.c_uint64,)
-    return driver
