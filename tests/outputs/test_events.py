@@ -115,7 +115,7 @@ def test_an_event_that_is_refused_too_often_is_counted(monkeypatch):
 @pytest.mark.parametrize("kind", ["http", "mqtt"])
 def test_nobody_there_never_stops_a_run_and_all_that_is_lost_is_counted(kind, monkeypatch):
     if kind == "mqtt":
-        pytest.importorskip("paho.mqtt.publish")
+        pytest.importorskip("paho.mqtt.client")
     monkeypatch.setattr(events, "_MOST_WAITING", 4)
     monkeypatch.setattr(events, "_DELAYS_S", (0.0, 0.01))
     with closing(socket.socket()) as unused:
@@ -125,8 +125,11 @@ def test_nobody_there_never_stops_a_run_and_all_that_is_lost_is_counted(kind, mo
     assert sinks.paths == []
 
 
-def test_a_broker_that_refuses_is_quoted_once(monkeypatch, caplog):
-    pytest.importorskip("paho.mqtt.publish")
+@pytest.mark.parametrize(
+    ("answer", "reason"), [(b"\x20\x02\x00\x05", "Not authorized"), (b"", "the broker closed the connection")]
+)
+def test_a_broker_that_refuses_is_quoted_once(answer, reason, monkeypatch, caplog):
+    pytest.importorskip("paho.mqtt.client")
     monkeypatch.setattr(events, "_DELAYS_S", (0.0,))
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -135,14 +138,14 @@ def test_a_broker_that_refuses_is_quoted_once(monkeypatch, caplog):
                 connection, _ = server.accept()
                 with connection:
                     connection.recv(1000)
-                    connection.sendall(b"\x20\x02\x00\x05")
+                    connection.sendall(answer)
 
         thread = threading.Thread(target=refuse, daemon=True)
         thread.start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
         assert send(f"mqtt://{address}/a").lost == 3
     told = [record.getMessage() for record in caplog.records if record.name == "maskjet"]
-    assert told == [f"mqtt://{address}/a took 0 of 3 events: Not authorized"]
+    assert told == [f"mqtt://{address}/a took 0 of 3 events: {reason}"]
 
 
 def test_one_that_never_answers_holds_nobody_up(monkeypatch):
@@ -178,7 +181,7 @@ def broker(topics, clients):
 
 
 def test_a_topic_gets_each_event():
-    pytest.importorskip("paho.mqtt.publish")
+    pytest.importorskip("paho.mqtt.client")
     topics = []
     with broker(topics, 3) as address:
         assert send(f"mqtt://{address}/street/gate").lost == 0
@@ -186,7 +189,7 @@ def test_a_topic_gets_each_event():
 
 
 def test_a_topic_without_paho_is_one_clear_sentence(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "paho.mqtt.publish", None)
+    monkeypatch.setitem(__import__("sys").modules, "paho.mqtt.client", None)
     with pytest.raises(MissingDependencyError, match=r'^mqtt:// needs paho.*: pip install "maskjet\[mqtt\]"\.$'):
         EventDelivery("mqtt://host/a")
 

@@ -10,7 +10,6 @@ import string
 import threading
 import urllib.request as web
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
@@ -146,11 +145,33 @@ def _posting(parts: SplitResult) -> Callable[[str], object]:
 
 def _publishing(parts: SplitResult) -> Callable[[str], object]:
     """As `_posting`, for an MQTT broker; events are rare, so each gets its own connection."""
-    publish = require("paho.mqtt.publish", extra="mqtt", purpose="mqtt://")
-    logging.getLogger("paho").addHandler(logging.NullHandler())  # else its errors are printed where nobody logs
-    options: dict[str, Any] = {"hostname": parts.hostname, "qos": 1, "port": parts.port or 1883}
-    if parts.scheme == "mqtts":
-        options |= {"tls": {}, "port": parts.port or 8883}
-    if parts.username is not None:
-        options["auth"] = {"username": unquote(parts.username), "password": unquote(parts.password or "")}
-    return partial(publish.single, unquote(parts.path.strip("/")), **options)
+    mqtt = require("paho.mqtt.client", extra="mqtt", purpose="mqtt://")
+    topic, is_safe = unquote(parts.path.strip("/")), parts.scheme == "mqtts"
+
+    def publish(text: str) -> None:
+        why, taken = "the broker closed the connection", []
+
+        def send(_: Any, __: Any, ___: Any, reason: Any, ____: Any) -> None:
+            nonlocal why
+            if reason.is_failure:
+                why = str(reason)
+            else:
+                client.publish(topic, text, qos=1)
+
+        def leave(*_: Any) -> None:
+            taken.append(text)
+            client.disconnect()
+
+        # Not `paho.mqtt.publish`, which would connect again for ever to a broker that closes the connection.
+        client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, reconnect_on_failure=False)
+        client.on_connect, client.on_publish = send, leave
+        if is_safe:
+            client.tls_set()
+        if parts.username is not None:
+            client.username_pw_set(unquote(parts.username), unquote(parts.password or ""))
+        client.connect(parts.hostname, parts.port or (8883 if is_safe else 1883), keepalive=round(_TIMEOUT_S))
+        client.loop_forever()
+        if not taken:
+            raise ConnectionError(why)
+
+    return publish
