@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -19,9 +20,11 @@ from maskjet import limits
 from maskjet.engine.reading import Readers
 from maskjet.errors import InputError, MaskjetError, SourceError, UnsupportedError
 from maskjet.host import process
-from maskjet.sources import containers
+from maskjet.sources import containers, opened_video
+from maskjet.sources.decoding import Decoding
 from maskjet.sources.expansion import expand_sources
 from maskjet.sources.frames import ListSource, open_source
+from maskjet.sources.opened_video import open_video
 from tests.engine.test_pictures import model
 from tests.sources.clips import encode, picture, read, write_image, write_video
 from tests.sources.test_lost_frames import FORMATS, mutate, write
@@ -179,11 +182,19 @@ class TestLyingFiles:
 
 
 class TestSilence:
-    def test_a_time_out_says_so(self, monkeypatch):
+    @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+    def test_a_time_out_says_so_and_is_waited_for_once(self, device, monkeypatch):
         monkeypatch.setattr(containers, "_OPEN_TIMEOUT_S", 0.2)
-        message = r"can't be read: nothing came for \d+ s"
-        with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(SourceError, match=message):
-            open_source(f"http://127.0.0.1:{silent.getsockname()[1]}/v.mp4")
+        monkeypatch.setattr(Decoding, "accelerated", lambda _: nullcontext())
+        monkeypatch.setattr(opened_video, "PictureConverter", lambda _: None)
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}/v.mp4"
+            with pytest.raises(SourceError, match=r"can't be read: nothing came for \d+ s"):
+                open_video(url, decoding=Decoding(device))
+            silent.setblocking(False)
+            silent.accept()[0].close()
+            with pytest.raises(BlockingIOError):
+                silent.accept()
 
     @pytest.mark.parametrize("read", [open_source, lambda url: list(model().stream(url))])
     def test_ctrl_c_ends_it(self, read, monkeypatch):

@@ -69,12 +69,14 @@ def _open_on_cpu(url: str, number: int | None, fallback: str | None = None) -> O
 
 
 def _open_on_gpu(url: str, number: int | None, decoding: Decoding) -> OpenedVideo:
-    """Open a video for a GPU, or for the CPU if the GPU can't decode it."""
+    """Open a video for a GPU, or for the CPU if the GPU can't decode it; raises SourceError after a time-out."""
     try:
         with decoding.accelerated() as hwaccel:
             converter = PictureConverter(decoding.device)
             container = open_container(url, hwaccel, number=number)
     except (SourceError, UnsupportedError, RuntimeError) as error:
+        if isinstance(error.__cause__, av.error.ExitError):  # a time-out, which would only be waited for again
+            raise
         return _open_on_cpu(url, number, f"the GPU's decoder can't be opened: {cause_of(error)}")
     stream = video_of(container, number)
     why_not = why_not_decoded(stream.codec_context)
