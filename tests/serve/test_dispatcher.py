@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 import torch
 
-from maskjet.errors import DeviceError, InputError, SourceError, UnsupportedError
+from maskjet.errors import InputError, SourceError, UnsupportedError
 from maskjet.serve.dispatcher import Dispatcher
-from maskjet.serve.problems import ProblemError
+from maskjet.serve.problems import ProblemError, to_problem
 from maskjet.serve.tickets import Answer, Options, WholeJPEG
 from maskjet.sources.decoding import Decoding
 from maskjet.sources.images import decode_image
@@ -219,6 +219,40 @@ async def test_tiles_are_counted_and_take_turns_with_other_images():
         assert len(await asyncio.gather(running, *waiting)) == 3
 
 
+@run
+async def test_single_images_take_turns_with_those_of_requests_that_have_several():
+    async with started(permits=1, is_held=True, queue=16) as (dispatcher, model, _):
+        order = []
+        model.before = lambda images: order.append(int(images[0][0, 0, 0]))
+        forms = [asyncio.ensure_future(dispatcher.predict_all([picture(number)] * 6)) for number in (1, 2)]
+        await until(lambda: model.calls and dispatcher.depth == 11)
+        with pytest.raises(ProblemError, match="The queue of 16 images is full"):
+            await dispatcher.predict_all(PICTURES[:4])  # the last places are for single images
+        alone = [ask(dispatcher, picture(3)) for _ in range(2)]
+        await until(lambda: dispatcher.depth == 13)
+        model.go.set()
+        await asyncio.gather(*forms, *alone)
+        assert order == [1, 3, 1, 3, 1, 1, 1, 1, *[2] * 6]
+
+
+@run
+async def test_large_images_are_decoded_by_threads_of_their_own():
+    go, begun = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1) as large:
+        async with started(large=large, queue=4) as (dispatcher, _, _):
+            waiting = []
+            for _ in range(3):
+                waiting.append(ask(dispatcher, lambda: lambda: begun.set() or (go.wait(30) and picture(1))))
+                await until(lambda: begun.is_set() and len(dispatcher._encoded[1]) == len(waiting) - 1)
+            with pytest.raises(ProblemError, match="2 large images wait"):
+                await predict(dispatcher, lambda: lambda: picture(1))
+            assert (await asyncio.wait_for(predict(dispatcher, lambda: picture(2)), 5)).detections.number == 2
+            waiting.pop().cancel()
+            await until(lambda: dispatcher.depth == 2)
+            go.set()
+            assert [answer.detections.number for answer in await asyncio.gather(*waiting)] == [1, 1]
+
+
 class FakeJPEGs:
     """A GPU that decodes each JPEG to a picture of its number, refuses negative ones, and notes its batches."""
 
@@ -230,6 +264,10 @@ class FakeJPEGs:
         if self.error is not None:
             raise self.error
         return [None if number < 0 else picture(number) for number in numbers]
+
+
+def problem_in(answer):
+    return answer.status, answer.detail
 
 
 def cut_off():
@@ -252,14 +290,14 @@ async def test_jpegs_of_a_batch_are_decoded_together_and_fail_alone():
         answers = await asyncio.gather(first, *rest, return_exceptions=True)
         assert gpu.batches == [[1, -7, -1, 2]]  # in one call, in the order of the queue
         assert [each.detections.number for each in answers if not isinstance(each, Exception)] == [3, 0, 1, 7, 2]
-        assert isinstance(answers[4], SourceError)
+        assert problem_in(answers[4]) == (422, "image must be decodable, it is cut off.")
         assert [size for size, *_ in model.calls] == [1, 4]
         jpeg, array = answers[2], answers[1]
         assert jpeg.decode_s > array.decode_s == 0
         assert jpeg.queue_s >= 0
         gpu.error, failed = RuntimeError("CUDA error: unknown"), []
         observer.failed = failed.append
-        with pytest.raises(DeviceError, match="The device failed on a JPEG: CUDA error: unknown"):
+        with pytest.raises(ProblemError, match="The device failed on a JPEG: CUDA error: unknown"):
             await predict(dispatcher, lambda: whole[0])
         assert len(failed) == 1
 
@@ -405,11 +443,11 @@ async def test_an_error_is_one_of_its_request_alone():
         raise InputError("threshold must name classes.")
 
     async with started(permits=1) as (dispatcher, model, _):
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(ProblemError, match="its log has the cause"):
             await dispatcher.predict_all([lambda: picture(0), lambda: 1 // 0])
         await until(lambda: dispatcher.depth == 0)
         model.before = fail
-        with pytest.raises(InputError, match="threshold must name classes"):
+        with pytest.raises(ProblemError, match="threshold must name classes"):
             await predict(dispatcher, picture(0))
         model.before = lambda _: None
         assert (await predict(dispatcher, lambda: picture(1))).batch == 1
@@ -421,20 +459,30 @@ class Panic(BaseException):
 
 @pytest.mark.parametrize("error", [Panic("ouch"), SystemExit(3), StopIteration(), KeyboardInterrupt()])
 @run
-async def test_what_is_no_exception_is_an_error_of_its_request(error, caplog):
+async def test_an_error_that_is_not_ours_is_one_of_its_request_and_logged_once(error, caplog):
     def fail(*_):
         raise error
 
-    async with started(queue=2) as (dispatcher, model, _):
-        with caplog.at_level(logging.CRITICAL, "maskjet.serve"):
-            for _ in range(4):
-                with pytest.raises(RuntimeError, match=f"^{type(error).__name__}"):
-                    await asyncio.wait_for(predict(dispatcher, fail), 5)
+    async with started(queue=2, permits=1) as (dispatcher, model, _):
+        for before, image in ((model.before, fail), (fail, picture(1)), (fail, lambda: picture(1))) * 2:
+            model.before = before
+            with pytest.raises(ProblemError, match="its log has the cause") as failed:
+                await asyncio.wait_for(predict(dispatcher, image), 5)
+            assert to_problem(failed.value) is failed.value
+            (record,) = caplog.records
+            assert failed.value.reference in record.getMessage()
+            assert record.exc_info[1] is error
+            caplog.clear()
             await until(lambda: not dispatcher.depth)
-            model.before = fail
-            for image in (picture(1), lambda: picture(1)) * 2:
-                with pytest.raises(RuntimeError, match=f"^{type(error).__name__}"):
-                    await asyncio.wait_for(predict(dispatcher, image), 5)
+        model.before = lambda _: model.go.wait(30) and fail()
+        model.go.clear()
+        task = ask(dispatcher, picture(1))
+        await until(lambda: len(model.calls) == 5)
+        task.cancel()  # nobody waits for the error
+        with suppress(asyncio.CancelledError):
+            await task
+        model.go.set()
+        await until(lambda: caplog.records)
         model.before = lambda _: None
         assert (await asyncio.wait_for(predict(dispatcher, picture(4)), 5)).detections.number == 4
 

@@ -1,13 +1,18 @@
 """Limits and the token, before any work."""
 
 import asyncio
+import gc
+import threading
 import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+import httpx
 import pytest
 
 from maskjet.errors import InputError
-from maskjet.serve import Settings, arguments, guard
+from maskjet.serve import Settings, arguments, bodies, guard, service, v1
 from maskjet.serve.problems import GoneError, ProblemError
 from maskjet.serve.service import Memory
 from tests.serve.client import BEARER, TOKEN, asking, encoded, problem_of, run, served
@@ -170,6 +175,49 @@ async def test_the_memory_of_images_is_limited(model, street):
     async with served({"demo": model}, memory_bytes=len(data) + street.nbytes - 1) as client:
         assert problem_of(await client.post("/v1/predict", content=data))[0] == 413  # it would never fit
         assert client.service.memory.taken == 0
+    form = {"files": {"a": data}}
+    twice = 2 * len(httpx.Request("POST", "http://localhost", **form).read())  # its parts are copies
+    for memory_bytes, status in ((twice + street.nbytes, 200), (twice + street.nbytes - 1, 413)):
+        async with served({"demo": model}, memory_bytes=memory_bytes) as client:
+            assert (await client.post("/v1/predict", **form)).status_code == status
+
+
+@pytest.mark.parametrize(("most", "name"), [(1000, "maskjet-large"), (10**6, "maskjet-work")])
+@run
+async def test_large_images_are_decoded_and_encoded_in_threads_of_their_own(model, street, most, name, monkeypatch):
+    def note(work, *args):
+        names.append(threading.current_thread().name.rpartition("_")[0])
+        return work(*args)
+
+    names, data = [], encoded(street)
+    for module in (bodies, service):
+        monkeypatch.setattr(module, "LARGE", most)
+    for module, function in ((bodies, "decode_image"), (v1, "_to_json"), (v1, "_to_results"), (v1, "_to_picture")):
+        monkeypatch.setattr(module, function, partial(note, getattr(module, function)))
+    async with served({"demo": model}) as client:
+        await client.post("/v1/predict?masks=polygons", content=data)
+        await client.post("/v1/predict", content=data, headers={"Accept": "image/png"})
+        await client.post("/v1/predict", files={"a": data})
+        assert client.service.memory.taken == 0
+    assert names == [name] * 6
+
+
+@asking()
+async def test_what_was_refused_is_freed_at_once(client, street):
+    junk = b"junk" * 100
+    gc.collect()
+    gc.disable()
+    try:
+        for sent in ({"content": junk}, {"files": {"a": junk, "b": encoded(street), "c": junk}}):
+            assert problem_of(await client.post("/v1/predict", **sent))[0] == 422
+            for _ in range(20):  # threads end soon after the answer
+                left = [each.name for each in gc.get_objects() if type(each) is bodies.EncodedImage]
+                if not left:
+                    break
+                await asyncio.sleep(0.05)
+            assert left == []
+    finally:
+        gc.enable()
 
 
 @asking(connections=2)
@@ -201,6 +249,8 @@ def test_a_memory_reservation_ends_with_its_request():
     with memory.reserve(held=30) as reservation:
         reservation.take(60)
         reservation.take(10)
+        reservation.release(10)
+        reservation.take(10)
         assert memory.taken == 70
         with pytest.raises(ProblemError) as never:
             reservation.take(1)
@@ -211,4 +261,22 @@ def test_a_memory_reservation_ends_with_its_request():
     assert memory.taken == 0
     with pytest.raises(GoneError):  # a thread that was still at work
         reservation.take(1)
+    reservation.release(1)
     assert memory.taken == 0
+
+
+def test_work_on_large_images_waits_for_memory_and_the_largest_is_done_alone():
+    memory, order = Memory(100 * 12), []
+
+    def work(pixels):
+        with memory.working(pixels):
+            order.append(pixels)
+
+    with ThreadPoolExecutor(1) as pool, memory.working(60):
+        with memory.working(40):
+            waiting = pool.submit(work, 1000)
+            time.sleep(0.05)
+            order.append(40)
+        time.sleep(0.05)
+        order.append(60)
+    assert (waiting.result(), order) == (None, [40, 60, 1000])

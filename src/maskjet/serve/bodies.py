@@ -14,8 +14,8 @@ from starlette.requests import ClientDisconnect, Request
 
 from maskjet.errors import SourceError, translate_errors
 from maskjet.serve import problems
-from maskjet.serve.service import Reservation, Service
-from maskjet.serve.tickets import Image, WholeJPEG
+from maskjet.serve.service import LARGE, Reservation, Service
+from maskjet.serve.tickets import Decode, Image, WholeJPEG
 from maskjet.sources.image_headers import stated_size_hw
 from maskjet.sources.images import decode_image
 
@@ -87,6 +87,7 @@ def _split_form(boundary: bytes, body: bytes, most: int) -> list[EncodedImage]:
         name = (given or str(len(parts)).encode()).decode(errors="replace")
         parts.append(EncodedImage(data or b"", f"part {name!r}", name))
 
+    parser = None
     try:
         parser = FormParser(
             "multipart/form-data",
@@ -100,14 +101,15 @@ def _split_form(boundary: bytes, body: bytes, most: int) -> list[EncodedImage]:
         parser.finalize()
     except FormParserError as error:
         raise problems.bad_request(f"The body must be multipart/form-data, it is not: {error}.") from error
+    finally:
+        if parser is not None:
+            parser.parser = None  # they refer to each other, so that the parts would live until garbage is collected
     if not ends:
         raise problems.bad_request("The body must be multipart/form-data, it is cut off.")
     return parts
 
 
-def decoders(
-    service: Service, images: Sequence[EncodedImage], reservation: Reservation
-) -> list[Callable[[], Image | WholeJPEG]]:
+def decoders(service: Service, images: Sequence[EncodedImage], reservation: Reservation) -> list[Decode]:
     """Functions that reserve memory, then decode an image or mark it for the GPU; see `Dispatcher.predict_all`.
 
     They raise:
@@ -117,7 +119,7 @@ def decoders(
     return [partial(_decode, service, image, reservation) for image in images]
 
 
-def _decode(service: Service, image: EncodedImage, reservation: Reservation) -> Image | WholeJPEG:
+def _decode(service: Service, image: EncodedImage, reservation: Reservation) -> Image | WholeJPEG | Decode:
     with translate_errors(SourceError, f"image must be decodable, {image.title} is not"):
         size_hw = stated_size_hw(image.data)
     if size_hw is None:
@@ -126,13 +128,23 @@ def _decode(service: Service, image: EncodedImage, reservation: Reservation) -> 
     pixels, most = size_hw[0] * size_hw[1], service.settings.pixels
     if pixels > most:
         raise problems.too_large(f"{image.title} has {size_hw[1]}×{size_hw[0]} pixels, the limit is {most:,}.")
-    reservation.take(3 * pixels)
     decode = partial(decode_image, image.data, image.title)
-    if service.jpeg_decoder is None:
-        return decode()
-    from maskjet.sources.plain_jpegs import PlainJPEG, choose_gpu
+    if service.jpeg_decoder is not None:
+        from maskjet.sources.plain_jpegs import PlainJPEG, choose_gpu
 
-    found = choose_gpu(image.data)
-    if isinstance(found, str):
-        service.metrics.jpegs_on_cpu.labels(found).inc()
-    return WholeJPEG(found, decode) if isinstance(found, PlainJPEG) else decode()
+        found = choose_gpu(image.data)
+        if isinstance(found, str):
+            service.metrics.jpegs_on_cpu.labels(found).inc()
+        if isinstance(found, PlainJPEG):
+            reservation.take(3 * pixels)
+            return WholeJPEG(found, decode)
+    if pixels > LARGE:
+        return partial(_decode_large, service, decode, pixels, reservation)
+    reservation.take(3 * pixels)
+    return decode()
+
+
+def _decode_large(service: Service, decode: Callable[[], Image], pixels: int, reservation: Reservation) -> Image:
+    with service.memory.working(pixels):
+        reservation.take(3 * pixels)
+        return decode()

@@ -6,6 +6,9 @@ none starts unless as many images wait. A GPU does many small batches more slowl
 one would leave as few images for the next. An image that is cut into tiles is a batch alone and takes long, so one
 permit is left to other images. A disconnect or a passed deadline removes an image from the queue.
 
+Single images take turns with those of requests that have several, in decoding and in batches. Large images are decoded
+by threads of their own.
+
 A thread that decoded an image runs one batch, if one may start, so that a lone request crosses threads only twice. All
 other batches are run by threads of the dispatcher's own, so that images decoded meanwhile need not wait for a thread.
 """
@@ -14,9 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
@@ -24,9 +27,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from maskjet.errors import DeviceError, MaskjetError, device_error, first_line
+from maskjet.errors import DeviceError, device_error, first_line
 from maskjet.serve import problems
-from maskjet.serve.tickets import Answer, Image, Options, Ticket, WholeJPEG, resolve
+from maskjet.serve.tickets import Answer, Decode, Image, Options, Ticket, WholeJPEG, resolve
 from maskjet.tiling.layout import MOST_AUTO
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ PERMITS = 2
 """Batches of a model at once."""
 _CPU_BATCH = 1
 _SIZE_HW = (720, 1280)
+_DECODING, _DETECTING = 0, 1  # stages, in which images take turns
 _log = logging.getLogger("maskjet.serve")
 
 
@@ -65,6 +69,7 @@ class Dispatcher:
         queue: Most images that wait, including those being decoded.
         batch: Largest batch; None for the model's own on a GPU. On a CPU None is 1: larger ones are no faster (one
             permit, demo at 720p, 2 cores: 9.1 images/s alone, 9.6 in twos, 7.3 in eights).
+        large: Threads that decode large images; None for those of `pool`.
         permits: Batches at once. With 2, one batch is copied while another one is computed; on a CPU two fill the cores
             (9.1 to 11.8 images/s), and each takes 3 % longer.
         jpegs: Decodes each batch's JPEGs on the model's GPU; None if none come undecoded.
@@ -79,6 +84,7 @@ class Dispatcher:
         *,
         queue: int = 64,
         batch: int | None = None,
+        large: Executor | None = None,
         permits: int = PERMITS,
         jpegs: JPEGDecoder | None = None,
     ) -> None:
@@ -87,12 +93,15 @@ class Dispatcher:
         self.batch = batch or (model.config.batch if on_gpu else _CPU_BATCH)
         self.largest = 1
         """Images of the largest batch that is compiled and captured so far."""
-        self._pool, self._observer, self._permits, self._jpegs = pool, observer, permits, jpegs
+        self._pool, self._large, self._jpegs = pool, large or pool, jpegs
+        self._observer, self._permits = observer, permits
         self._lock = threading.Lock()
         self._may_run = threading.Condition(self._lock)  # wakes a thread of our own
         self._has_ended = threading.Condition(self._lock)  # a batch, or the decoding of an image
-        self._waiting: deque[Ticket] = deque()
+        self._waiting: list[Ticket] = []
+        self._encoded: tuple[list[Ticket], list[Ticket]] = ([], [])  # images to be decoded: small ones, large ones
         self._decoding = 0  # images that are decoded, or wait for it
+        self._was_alone = [False, False]  # by stage: whether the last image was its request's only one
         self._batches = self._running = self._cut = 0  # batches under way, their images, and those that are cut
         self._is_paused = True  # no batch starts, so that the model is captured
         self._is_closed = self._is_over = False
@@ -131,47 +140,46 @@ class Dispatcher:
         self.model.predict([], **options.arguments())
 
     def check_room(self, images: int = 1) -> None:
-        """Raise ProblemError 429 if the queue has no room for so many images; 503, the service ends."""
+        """Raise ProblemError 429 if the queue has no room for so many images of a request; 503, the service ends."""
         if self._is_closed:
             raise problems.unavailable("The service is shutting down.")
-        if self.depth + images > self.queue:
+        kept = self.queue // 8 if images > 1 and self.depth else 0  # for requests of one image
+        if self.depth + images > self.queue - kept:
             raise problems.busy(f"The queue of {self.queue} images is full; try again later.")
 
     async def predict_all(
         self,
-        images: Sequence[Image | Callable[[], Image | WholeJPEG]],
+        images: Sequence[Image | Decode],
         options: Options | None = None,
         *,
         deadline: float | None = None,
+        release: Callable[[int], None] | None = None,
     ) -> list[Answer]:
         """Detect on images; all or none enter the queue. Cancelling removes those that wait.
 
         Args:
             images: uint8 [H, W, 3] RGB, of any sizes, not changed until answered; or functions that decode them, each
-                called in a thread of the pool, or find them to be JPEGs for the GPU.
+                called in a thread of the pool, or find them to be large or JPEGs for the GPU.
             options: Threshold, classes and most detections; None for the model's own.
             deadline: Time of the event loop's clock; images that still wait then are removed from the queue.
+            release: Called with the bytes of each image that is detected on; answers are then without it.
 
         Raises:
             ProblemError: 413, the images have more than 64 tiles together; 429, the queue is full; 503, the service
-                ends; 504, the deadline passed.
-            MaskjetError: An error of `Model.predict`.
-            Exception: An error of a function that decodes an image.
+                ends; 504, the deadline passed; or an error of `Model.predict` or of a function that decodes an image.
         """
         loop = asyncio.get_running_loop()
         if deadline is not None and loop.time() >= deadline:
             raise problems.too_late("The deadline passed before the image could wait for the model; try again later.")
         cut: list[int] = []
-        tickets = [Ticket(options or Options(), cut) for _ in images]
+        tickets = [Ticket(options or Options(), cut, len(images) == 1, release) for _ in images]
         timer = None if deadline is None else loop.call_at(deadline, partial(self._withdraw, tickets, are_late=True))
         try:
             with self._lock:
                 self.check_room(len(tickets))
                 for ticket, image in zip(tickets, images, strict=True):
                     if callable(image):
-                        ticket.decode = image
-                        self._decoding += 1  # first: `submit` queues the call even if it fails to start a thread
-                        ticket.future = self._pool.submit(self._decode, ticket)
+                        self._submit(ticket, image)
                     else:
                         self._enqueue(ticket, image)
                 self._wake()
@@ -190,20 +198,38 @@ class Dispatcher:
                 ticket.is_pending, ticket.decode = False, None
                 if ticket.image is not None:
                     self._waiting.remove(ticket)
-                elif ticket.future is not None and ticket.future.cancel():
-                    self._decoding -= 1
+                for encoded in self._encoded:
+                    if ticket in encoded:
+                        encoded.remove(ticket)
+                        self._decoding -= 1
                 if are_late and not ticket.answer.done():
                     text = "The image waited for its deadline; try again later."
                     ticket.answer.set_exception(problems.too_late(text))
             self._has_ended.notify_all()
 
-    def _decode(self, ticket: Ticket) -> None:
-        """Decode a ticket's image in this thread, and run a batch here if one may start."""
+    def _submit(self, ticket: Ticket, decode: Decode, *, is_large: bool = False) -> None:
+        """Let an image wait to be decoded, or raise ProblemError 429; called with the lock held."""
+        if is_large and len(self._encoded[is_large]) >= max(1, self.queue // 2):
+            raise problems.busy(f"{self.queue // 2} large images wait to be decoded; try again later.")
+        self._decoding += 1
+        ticket.decode = decode
+        self._encoded[is_large].append(ticket)  # first: `submit` queues the call even if it fails to start a thread
+        (self._large if is_large else self._pool).submit(self._decode, self._encoded[is_large])
+
+    def _decode(self, encoded: list[Ticket]) -> None:
+        """Decode the image whose turn it is in this thread, and run a batch here if one may start."""
+        with self._lock:
+            if not encoded:  # they were withdrawn
+                return
+            ticket = self._in_turn(encoded, _DECODING)[0]
+            encoded.remove(ticket)
+            self._was_alone[_DECODING] = ticket.is_alone
+            decode, ticket.decode = ticket.decode, None
+        assert decode is not None
         start = time.perf_counter()
         image, error, batch = None, None, list[Ticket]()
-        decode, ticket.decode = ticket.decode, None
         try:
-            image = None if decode is None else decode()
+            image = decode()
         except BaseException as caught:
             error = caught
         with self._lock:
@@ -211,13 +237,16 @@ class Dispatcher:
             if image is not None and ticket.is_pending:
                 ticket.decode_s = time.perf_counter() - start
                 try:
-                    self._enqueue(ticket, image)
-                    batch = self._take_batch()
+                    if callable(image):
+                        self._submit(ticket, image, is_large=True)
+                    else:
+                        self._enqueue(ticket, image)
+                        batch = self._take_batch()
                 except Exception as caught:
                     error = caught
             self._has_ended.notify_all()
         if error is not None:
-            resolve([ticket], [error])
+            resolve([ticket], [problems.to_problem(error)])
         if batch:
             self._run(batch)
 
@@ -248,6 +277,10 @@ class Dispatcher:
             return self._waiting
         return [ticket for ticket in self._waiting if not ticket.tiles]
 
+    def _in_turn(self, tickets: Sequence[Ticket], stage: int) -> list[Ticket]:
+        """Tickets in the order of their turns: first those of the other kind than the last one, each kind by age."""
+        return sorted(tickets, key=lambda ticket: ticket.is_alone is self._was_alone[stage])
+
     def _may_start(self) -> bool:
         """Whether a batch may start: at least as many images wait as are under way; called with the lock held."""
         has_permit = not self._is_paused and self._batches < self._permits
@@ -259,16 +292,17 @@ class Dispatcher:
             self._may_run.notify()
 
     def _take_batch(self) -> list[Ticket]:
-        """Take the oldest ticket and others of its options, if a batch may start; called with the lock held."""
+        """Take the tickets of one batch, in turn, if it may start; called with the lock held."""
         if not self._may_start():
             return []
-        ready = self._ready()
+        ready = self._in_turn(self._ready(), _DETECTING)
         options = ready[0].options
         most = self.largest if options.tiling.tile is None else 1  # whose tiles fill batches
         taken = [ticket for ticket in ready if ticket.options == options][:most]
         for ticket in taken:
             self._waiting.remove(ticket)
             ticket.is_pending = False
+        self._was_alone[_DETECTING] = taken[0].is_alone
         self._batches += 1
         self._cut += taken[0].tiles > 0
         self._running += len(taken)
@@ -291,9 +325,7 @@ class Dispatcher:
         except BaseException as error:
             if isinstance(error, DeviceError):
                 self._observer.failed(error)
-            if not isinstance(error, MaskjetError):
-                _log.exception("a batch of the model %s failed", self.name)
-            resolve(tickets, [error] * len(tickets))
+            resolve(tickets, [problems.to_problem(error)] * len(tickets))
         with self._lock:
             self._batches -= 1
             self._cut -= tickets[0].tiles > 0
@@ -362,9 +394,15 @@ class Dispatcher:
         found = self.model.predict(images, **options.arguments())
         predict_s = time.perf_counter() - start
         answers = [
-            Answer(each, image, ticket.decode_s, start - ticket.arrived, predict_s, len(tickets))
+            Answer(each, image if ticket.release is None else None, *times, len(tickets))
             for ticket, image, each in zip(tickets, images, found, strict=True)
+            for times in [(ticket.decode_s, start - ticket.arrived, predict_s)]
         ]
+        images.clear()
+        for ticket, each in zip(tickets, found, strict=True):
+            ticket.image = None
+            if ticket.release is not None:
+                ticket.release(3 * math.prod(each.image_size))
         resolve(tickets, answers)
         self._observer.batch_done(self.name, len(tickets), [answer.queue_s for answer in answers], predict_s)
 
@@ -383,7 +421,7 @@ class Dispatcher:
             try:
                 ticket.image = jpeg.decode() if pixels is None else pixels  # the GPU may refuse one
             except Exception as error:
-                resolve([ticket], [error])
+                resolve([ticket], [problems.to_problem(error)])
                 left.remove(ticket)
         decode_s = time.perf_counter() - start
         for ticket, _ in jpegs:

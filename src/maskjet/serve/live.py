@@ -183,7 +183,9 @@ class _FrameStream:
         with service.memory.reserve() as reservation:
             reservation.take(len(data))
             images = bodies.decoders(service, [bodies.EncodedImage(data, "the frame")], reservation)
-            (answer,) = await query.dispatcher.predict_all(images, self._options, deadline=deadline)
+            (answer,) = await query.dispatcher.predict_all(
+                images, self._options, deadline=deadline, release=reservation.release
+            )
             service.metrics.frames.labels(_SOURCE).inc()
             found = answer.detections
             if self._tracker is not None:

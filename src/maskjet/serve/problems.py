@@ -99,7 +99,16 @@ def unavailable(detail: str) -> ProblemError:
 
 
 def to_problem(error: BaseException) -> ProblemError:
-    """The problem details of an exception; an unexpected one is logged, and only its reference is told."""
+    """The problem details of an exception; an unexpected one is logged, and only its reference is told.
+
+    The error loses its traceback: frames that hold a request's body and images would live until garbage is collected.
+    """
+    problem = _describe(error)
+    error.__traceback__ = None
+    return problem
+
+
+def _describe(error: BaseException) -> ProblemError:
     if isinstance(error, ProblemError):
         return error
     if isinstance(error, SourceError):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from maskjet.errors import MaskjetError, first_line, suggest
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from maskjet.sources.decoding import Decoding
     from maskjet.sources.nvjpeg import JPEGDecoder
 
+LARGE = 2**21
+"""Most pixels of an image that is decoded and encoded beside others; larger ones have threads of their own."""
+_WORKING = 12  # most bytes a pixel beside the image itself: a progressive JPEG 8, an RGBA TIFF 11, a picture drawn 9
 _END_S = 5.0  # time for model threads to end, and for decoding threads
 _FREED_S = 60.0  # interval of returning freed memory to the system
 _P = ParamSpec("_P")
@@ -36,6 +40,21 @@ class Memory:
     def __init__(self, most: int) -> None:
         self.most, self.taken = most, 0
         self.lock = threading.Lock()
+        self._working, self._has_room = 0, threading.Condition()
+
+    @contextmanager
+    def working(self, pixels: int) -> Iterator[None]:
+        """Wait for room to decode or encode a large image; such work together has `most` bytes, or is alone."""
+        count = _WORKING * pixels
+        with self._has_room:
+            self._has_room.wait_for(lambda: not self._working or self._working + count <= self.most)
+            self._working += count
+        try:
+            yield
+        finally:
+            with self._has_room:
+                self._working -= count
+                self._has_room.notify_all()
 
     def reserve(self, held: int = 0) -> Reservation:
         """Create an empty reservation; `held` bytes of another one count towards the request's limit."""
@@ -68,6 +87,13 @@ class Reservation:
                 raise problems.busy("The memory for images is taken by other requests; try again later.")
             memory.taken += count
             self.taken += count
+
+    def release(self, count: int) -> None:
+        """Release some of the bytes early."""
+        with self._memory.lock:
+            if not self._is_released:
+                self._memory.taken -= count
+                self.taken -= count
 
     def __enter__(self) -> Reservation:
         return self
@@ -117,6 +143,7 @@ class Service:
         """Whether a thread decoded or encoded for too long at the end; Python would wait for it before it exits."""
         threads = settings.threads or min(8, max(2, os.cpu_count() or 2))
         self._pool = ThreadPoolExecutor(threads + PERMITS * len(models), thread_name_prefix="maskjet-work")
+        self._large = ThreadPoolExecutor(max(1, threads - 1), thread_name_prefix="maskjet-large")
         self.jpegs, self.jpeg_decoder = _choose_jpeg_decoder(next(iter(models.values())).decoding())
         self.dispatchers = {
             name: Dispatcher(
@@ -126,6 +153,7 @@ class Service:
                 self,
                 queue=settings.queue,
                 batch=settings.batch,
+                large=self._large,
                 jpegs=self.jpeg_decoder,
             )
             for name, model in models.items()
@@ -165,6 +193,18 @@ class Service:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
 
+    async def on_pixels(self, size_hw: tuple[int, int], function: Callable[..., _R], *args: object) -> _R:
+        """Run a function on an image as `in_thread` does, on a large one in the pool for these."""
+        pixels = math.prod(size_hw)
+        if pixels <= LARGE:
+            return await self.in_thread(function, *args)
+
+        def work() -> _R:
+            with self.memory.working(pixels):
+                return function(*args)
+
+        return await asyncio.get_running_loop().run_in_executor(self._large, work)
+
     def start(self) -> None:
         """Start the dispatchers, which warm up first; called in the event loop."""
         self._loop = asyncio.get_running_loop()
@@ -202,10 +242,14 @@ class Service:
         self._watching.cancel()
         closings = (asyncio.to_thread(dispatcher.close, _END_S) for dispatcher in self.dispatchers.values())
         await asyncio.gather(*closings)
-        ending = threading.Thread(target=self._pool.shutdown, kwargs={"cancel_futures": True}, daemon=True)
+        ending = threading.Thread(target=self._end_threads, daemon=True)
         ending.start()
         await asyncio.to_thread(ending.join, _END_S)
         self.has_hung = ending.is_alive()
+
+    def _end_threads(self) -> None:
+        for pool in (self._pool, self._large):
+            pool.shutdown(cancel_futures=True)
 
     def warm(self, model: str) -> None:
         """A model has answered its first frames; see `dispatcher.Observer`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -40,6 +39,10 @@ class WholeJPEG:
         return (width, height) if self.plain.orientation > 4 else (height, width)
 
 
+Decode = Callable[[], "Image | WholeJPEG | Decode"]
+"""Decodes an image, or returns what does so in a thread for large ones."""
+
+
 @dataclass(frozen=True)
 class Options:
     """`Model.predict` options of a request, None for the model's default; equal options share batches."""
@@ -67,8 +70,8 @@ class Answer:
     """Detections of one image, with timings."""
 
     detections: Detections
-    image: Image | torch.Tensor
-    """uint8 [H, W, 3] RGB: the image, on the GPU if decoded there."""
+    image: Image | torch.Tensor | None
+    """uint8 [H, W, 3] RGB: the image, on the GPU if decoded there; None if its memory was released."""
     decode_s: float
     """Decoding time in seconds, of the whole batch on a GPU; 0 for images received decoded."""
     queue_s: float
@@ -85,36 +88,28 @@ class Ticket:
 
     options: Options
     cut: list[int]  # numbers of tiles of the request's images that are cut; shared by its tickets
+    is_alone: bool = True  # whether it is its request's only image
+    release: Callable[[int], None] | None = None  # called with the image's bytes when it was detected on
     tiles: int = 0  # tiles of this image; 0 if it is not cut
     image: Image | WholeJPEG | torch.Tensor | None = None
-    decode: Callable[[], Image | WholeJPEG] | None = None
-    future: Future[None] | None = None
+    decode: Decode | None = None
     arrived: float = 0.0
     decode_s: float = 0.0
     is_pending: bool = True  # until it is in a batch, or withdrawn
     answer: asyncio.Future[Answer] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
-def resolve(tickets: Sequence[Ticket], outcomes: Sequence[Answer | BaseException]) -> None:
+def resolve(tickets: Sequence[Ticket], outcomes: Sequence[Answer | Exception]) -> None:
     """Set the answers of tickets in one event loop callback; cancelled answers are skipped."""
 
     def settle() -> None:
         for ticket, outcome in zip(tickets, outcomes, strict=True):
             if ticket.answer.done():
                 continue
-            if isinstance(outcome, BaseException):
-                ticket.answer.set_exception(_as_exception(outcome))
+            if isinstance(outcome, Exception):
+                ticket.answer.set_exception(outcome)
             else:
                 ticket.answer.set_result(outcome)
 
     with suppress(RuntimeError):  # the loop is closed
         tickets[0].answer.get_loop().call_soon_threadsafe(settle)
-
-
-def _as_exception(error: BaseException) -> Exception:
-    """Convert an error to one that a future accepts; StopIteration and BaseExceptions are wrapped."""
-    if isinstance(error, Exception) and not isinstance(error, StopIteration):
-        return error
-    made = RuntimeError(f"{type(error).__name__}: {error}")
-    made.__cause__ = error
-    return made

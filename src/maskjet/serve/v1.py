@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -61,21 +62,24 @@ async def _predict(
 ) -> Response:
     """Answer a request whose body has been read."""
     is_form = content_type.lower().startswith("multipart/")
-    if is_form:
-        parts = await service.in_thread(bodies.split, content_type, body, service.settings.parts)
-    else:
-        parts = bodies.split(content_type, body, service.settings.parts)
-    if kind != "application/json" and len(parts) > 1:
-        raise problems.bad_request(f"A body that is answered with a picture must have one image, got {len(parts)}.")
     with service.memory.reserve(len(body)) as reservation:
+        if is_form:
+            reservation.take(len(body))  # its parts are copies
+            parts = await service.in_thread(bodies.split, content_type, body, service.settings.parts)
+        else:
+            parts = bodies.split(content_type, body, service.settings.parts)
+        if kind != "application/json" and len(parts) > 1:
+            raise problems.bad_request(f"A body that is answered with a picture must have one image, got {len(parts)}.")
         images = bodies.decoders(service, parts, reservation)
-        answers = await query.dispatcher.predict_all(images, query.options, deadline=deadline)
+        release = reservation.release if kind == "application/json" else None
+        answers = await query.dispatcher.predict_all(images, query.options, deadline=deadline, release=release)
         answered, first = time.perf_counter(), answers[0]
-        if kind != "application/json":
+        largest = max((answer.detections.image_size for answer in answers), key=math.prod)
+        if first.image is not None:
             suffix, label = _SUFFIXES[kind], service.settings.label
-            data = await service.in_thread(_to_picture, first.image, first.detections, suffix, label)
+            data = await service.on_pixels(largest, _to_picture, first.image, first.detections, suffix, label)
         elif is_form:
-            data = await service.in_thread(_to_results, answers, parts, query)
+            data = await service.on_pixels(largest, _to_results, answers, parts, query)
         else:
             data = await to_json(service, first.detections, query)
     stages = {
@@ -134,7 +138,7 @@ def to_dict(found: Detections, masks: Masks, tolerance: float = 0.0) -> dict[str
 async def to_json(service: Service, found: Detections, query: Query) -> bytes:
     """Encode a result as JSON; in a thread for polygons only, as the rest holds the interpreter lock."""
     if query.masks == "polygons":
-        return await service.in_thread(_to_json, found, query)
+        return await service.on_pixels(found.image_size, _to_json, found, query)
     return _to_json(found, query)
 
 

@@ -18,7 +18,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import ConfigDict
 
-from maskjet.errors import InputError, SourceError
+from maskjet.errors import InputError
 from maskjet.serve import bodies, problems, v1_schemas, v2_codec
 from maskjet.serve.clients import while_connected
 from maskjet.serve.dispatcher import Dispatcher
@@ -235,9 +235,9 @@ class Inference:
             else:  # `predict` copies those in a body, which is read-only
                 reservation.take(sum(one.nbytes for one in images if isinstance(one, np.ndarray)))
             try:
-                answers = await dispatcher.predict_all(images, options, deadline=deadline)
-            except (InputError, SourceError, problems.ProblemError) as error:
-                if not is_secret or problems.to_problem(error).status not in (400, 413, 422):
+                answers = await dispatcher.predict_all(images, options, deadline=deadline, release=reservation.release)
+            except problems.ProblemError as error:
+                if not is_secret or error.status not in (400, 413, 422):
                     raise
                 text = "image must have files that can be decoded, within the limits; those in the region are not."
                 raise InputError(text) from None  # decoders' reasons quote what the region contains
