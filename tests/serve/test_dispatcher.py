@@ -22,7 +22,7 @@ import torch
 from maskjet.errors import InputError, SourceError, UnsupportedError
 from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.problems import ProblemError, to_problem
-from maskjet.serve.tickets import Answer, Options, WholeJPEG
+from maskjet.serve.tickets import Answer, LargeImage, Options, WholeJPEG
 from maskjet.sources.decoding import Decoding
 from maskjet.sources.images import decode_image
 from maskjet.tiling.layout import Tiling, cut_tiles
@@ -237,20 +237,26 @@ async def test_single_images_take_turns_with_those_of_requests_that_have_several
 
 @run
 async def test_large_images_are_decoded_by_threads_of_their_own():
-    go, begun = threading.Event(), threading.Event()
+    go, begun, order = threading.Event(), threading.Event(), []
     with ThreadPoolExecutor(1) as large:
         async with started(large=large, queue=4) as (dispatcher, _, _):
             waiting = []
             for _ in range(3):
-                waiting.append(ask(dispatcher, lambda: lambda: begun.set() or (go.wait(30) and picture(1))))
+                waiting.append(
+                    ask(dispatcher, partial(LargeImage, 9, lambda: begun.set() or (go.wait(30) and picture(1))))
+                )
                 await until(lambda: begun.is_set() and len(dispatcher._encoded[1]) == len(waiting) - 1)
             with pytest.raises(ProblemError, match="2 large images wait"):
-                await predict(dispatcher, lambda: lambda: picture(1))
+                await predict(dispatcher, partial(LargeImage, 9, None))
             assert (await asyncio.wait_for(predict(dispatcher, lambda: picture(2)), 5)).detections.number == 2
             waiting.pop().cancel()
             await until(lambda: dispatcher.depth == 2)
+            waiting.append(ask(dispatcher, partial(LargeImage, 8, lambda: order.append(8) or picture(1))))
+            await until(lambda: dispatcher.depth == 3)
+            waiting[1].add_done_callback(lambda _: order.append(9))
             go.set()
-            assert [answer.detections.number for answer in await asyncio.gather(*waiting)] == [1, 1]
+            assert [answer.detections.number for answer in await asyncio.gather(*waiting)] == [1, 1, 1]
+            assert order == [8, 9]  # the smallest first
 
 
 class FakeJPEGs:
@@ -389,6 +395,8 @@ async def test_a_deadline_that_passes_saves_the_work():
         model.go.set()
         assert (await first).batch == 1  # what runs is answered
         assert len(model.calls) == 1
+        slow = await predict(dispatcher, lambda: time.sleep(0.2) or picture(3), deadline=loop.time() + 0.1)
+        assert slow.detections.number == 3  # and what is being decoded
 
 
 @run
@@ -412,16 +420,16 @@ async def test_images_are_decoded_by_threads_which_take_a_free_permit():
 
 @run
 async def test_images_that_are_being_decoded_count_as_waiting():
-    go, begun = threading.Event(), threading.Event()
+    go, begun = threading.Event(), []
 
     def make():
-        begun.set()
+        begun.append(1)
         assert go.wait(30)
         return picture(0)
 
     async with started(queue=3, permits=1) as (dispatcher, model, _):
         task = asyncio.ensure_future(dispatcher.predict_all([make] * 3))  # two threads: the third is not begun
-        await until(begun.is_set)
+        await until(lambda: len(begun) == 2)
         assert dispatcher.depth == 3
         with pytest.raises(ProblemError, match="The queue of 3 images is full"):
             await predict(dispatcher, picture(1))

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from maskjet.errors import SourceError, translate_errors
 from maskjet.serve import problems
 from maskjet.serve.service import LARGE, Reservation, Service
-from maskjet.serve.tickets import Decode, Image, WholeJPEG
+from maskjet.serve.tickets import Decode, Image, LargeImage, WholeJPEG
 from maskjet.sources.image_headers import stated_size_hw
 from maskjet.sources.images import decode_image
 
@@ -119,7 +119,7 @@ def decoders(service: Service, images: Sequence[EncodedImage], reservation: Rese
     return [partial(_decode, service, image, reservation) for image in images]
 
 
-def _decode(service: Service, image: EncodedImage, reservation: Reservation) -> Image | WholeJPEG | Decode:
+def _decode(service: Service, image: EncodedImage, reservation: Reservation) -> Image | WholeJPEG | LargeImage:
     with translate_errors(SourceError, f"image must be decodable, {image.title} is not"):
         size_hw = stated_size_hw(image.data)
     if size_hw is None:
@@ -139,7 +139,7 @@ def _decode(service: Service, image: EncodedImage, reservation: Reservation) -> 
             reservation.take(3 * pixels)
             return WholeJPEG(found, decode)
     if pixels > LARGE:
-        return partial(_decode_large, service, decode, pixels, reservation)
+        return LargeImage(pixels, partial(_decode_large, service, decode, pixels, reservation))
     reservation.take(3 * pixels)
     return decode()
 

@@ -7,7 +7,7 @@ one would leave as few images for the next. An image that is cut into tiles is a
 permit is left to other images. A disconnect or a passed deadline removes an image from the queue.
 
 Single images take turns with those of requests that have several, in decoding and in batches. Large images are decoded
-by threads of their own.
+by threads of their own, the smallest first.
 
 A thread that decoded an image runs one batch, if one may start, so that a lone request crosses threads only twice. All
 other batches are run by threads of the dispatcher's own, so that images decoded meanwhile need not wait for a thread.
@@ -29,7 +29,7 @@ import numpy as np
 
 from maskjet.errors import DeviceError, device_error, first_line
 from maskjet.serve import problems
-from maskjet.serve.tickets import Answer, Decode, Image, Options, Ticket, WholeJPEG, resolve
+from maskjet.serve.tickets import Answer, Decode, Image, LargeImage, Options, Ticket, WholeJPEG, resolve
 from maskjet.tiling.layout import MOST_AUTO
 
 if TYPE_CHECKING:
@@ -193,7 +193,8 @@ class Dispatcher:
         """Remove tickets from the queue whose work has not begun; late ones are answered with 504."""
         with self._lock:
             for ticket in tickets:
-                if not ticket.is_pending:
+                is_decoded = ticket.image is None and ticket.decode is None  # right now
+                if not ticket.is_pending or (are_late and is_decoded):
                     continue
                 ticket.is_pending, ticket.decode = False, None
                 if ticket.image is not None:
@@ -207,8 +208,9 @@ class Dispatcher:
                     ticket.answer.set_exception(problems.too_late(text))
             self._has_ended.notify_all()
 
-    def _submit(self, ticket: Ticket, decode: Decode, *, is_large: bool = False) -> None:
+    def _submit(self, ticket: Ticket, decode: Decode) -> None:
         """Let an image wait to be decoded, or raise ProblemError 429; called with the lock held."""
+        is_large = ticket.pixels > 0
         if is_large and len(self._encoded[is_large]) >= max(1, self.queue // 2):
             raise problems.busy(f"{self.queue // 2} large images wait to be decoded; try again later.")
         self._decoding += 1
@@ -237,8 +239,9 @@ class Dispatcher:
             if image is not None and ticket.is_pending:
                 ticket.decode_s = time.perf_counter() - start
                 try:
-                    if callable(image):
-                        self._submit(ticket, image, is_large=True)
+                    if isinstance(image, LargeImage):
+                        ticket.pixels = image.pixels
+                        self._submit(ticket, image.decode)
                     else:
                         self._enqueue(ticket, image)
                         batch = self._take_batch()
@@ -279,7 +282,8 @@ class Dispatcher:
 
     def _in_turn(self, tickets: Sequence[Ticket], stage: int) -> list[Ticket]:
         """Tickets in the order of their turns: first those of the other kind than the last one, each kind by age."""
-        return sorted(tickets, key=lambda ticket: ticket.is_alone is self._was_alone[stage])
+        is_large_last = stage == _DECODING
+        return sorted(tickets, key=lambda each: (each.is_alone is self._was_alone[stage], is_large_last * each.pixels))
 
     def _may_start(self) -> bool:
         """Whether a batch may start: at least as many images wait as are under way; called with the lock held."""

@@ -39,8 +39,18 @@ class WholeJPEG:
         return (width, height) if self.plain.orientation > 4 else (height, width)
 
 
-Decode = Callable[[], "Image | WholeJPEG | Decode"]
-"""Decodes an image, or returns what does so in a thread for large ones."""
+@dataclass(frozen=True)
+class LargeImage:
+    """An image to be decoded in a thread for large ones."""
+
+    pixels: int
+    """Height × width."""
+    decode: Callable[[], Image]
+    """Decodes it."""
+
+
+Decode = Callable[[], Image | WholeJPEG | LargeImage]
+"""Decodes an image, unless it is to be decoded elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +101,7 @@ class Ticket:
     is_alone: bool = True  # whether it is its request's only image
     release: Callable[[int], None] | None = None  # called with the image's bytes when it was detected on
     tiles: int = 0  # tiles of this image; 0 if it is not cut
+    pixels: int = 0  # of a large image
     image: Image | WholeJPEG | torch.Tensor | None = None
     decode: Decode | None = None
     arrived: float = 0.0
