@@ -223,7 +223,9 @@ class Dispatcher:
         with self._lock:
             if not encoded:  # they were withdrawn
                 return
-            ticket = self._in_turn(encoded, _DECODING)[0]
+            # Small images have 0 pixels here, so that the oldest is taken; in turn, as below, but without sorting.
+            others = [each for each in encoded if each.is_alone is not self._was_alone[_DECODING]]
+            ticket = min(others or encoded, key=lambda each: each.pixels)
             encoded.remove(ticket)
             self._was_alone[_DECODING] = ticket.is_alone
             decode, ticket.decode = ticket.decode, None
@@ -280,10 +282,9 @@ class Dispatcher:
             return self._waiting
         return [ticket for ticket in self._waiting if not ticket.tiles]
 
-    def _in_turn(self, tickets: Sequence[Ticket], stage: int) -> list[Ticket]:
+    def _in_turn(self, tickets: Sequence[Ticket]) -> list[Ticket]:
         """Tickets in the order of their turns: first those of the other kind than the last one, each kind by age."""
-        is_large_last = stage == _DECODING
-        return sorted(tickets, key=lambda each: (each.is_alone is self._was_alone[stage], is_large_last * each.pixels))
+        return sorted(tickets, key=lambda each: each.is_alone is self._was_alone[_DETECTING])
 
     def _may_start(self) -> bool:
         """Whether a batch may start: at least as many images wait as are under way; called with the lock held."""
@@ -299,7 +300,7 @@ class Dispatcher:
         """Take the tickets of one batch, in turn, if it may start; called with the lock held."""
         if not self._may_start():
             return []
-        ready = self._in_turn(self._ready(), _DETECTING)
+        ready = self._in_turn(self._ready())
         options = ready[0].options
         most = self.largest if options.tiling.tile is None else 1  # whose tiles fill batches
         taken = [ticket for ticket in ready if ticket.options == options][:most]
