@@ -21,7 +21,7 @@ from maskjet.evaluation.datasets import DataSet
 from maskjet.evaluation.evaluation import write_evaluation
 from maskjet.masks import coco_rle
 from maskjet.parity import pictures
-from maskjet.parity.coco import to_rle
+from maskjet.parity.coco_files import draw_masks
 from tests.parity.test_coco import oracle, random_set
 from tests.parity.test_page import Page
 
@@ -94,11 +94,9 @@ CLASSES = {7: 0, 2: 1, 90: 5}
 def find_all(truth):
     """Detections of all annotated things."""
     return [
-        {**entry, "score": 0.9, "segmentation": to_rle(entry["segmentation"], size)}
-        for image in truth["images"]
-        for size in [(image["height"], image["width"])]
-        for entry in truth["annotations"]
-        if entry["image_id"] == image["id"] and not entry["iscrowd"] and entry["category_id"] != 3
+        {**entry, "score": 0.9}
+        for entry in draw_masks(truth)["annotations"]
+        if not entry["iscrowd"] and entry["category_id"] != 3
     ]
 
 

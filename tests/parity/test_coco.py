@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from pycocotools import mask
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
@@ -16,6 +17,7 @@ from maskjet import traffic
 from maskjet.errors import InputError, MissingDependencyError
 from maskjet.masks import coco_rle
 from maskjet.parity import coco
+from maskjet.parity.coco_files import draw_masks
 from maskjet.traffic.dataset import CATEGORIES, annotate
 
 SIZE = (96, 160)
@@ -153,6 +155,13 @@ def test_scores_equal_pycocotools():
         assert list(m.deltas.values()) == pytest.approx(np.subtract(expected, base).tolist(), abs=1e-12)
     assert only(report, "a").deltas["ap"] != 0
     assert (report.baseline, report.images, list(report.notes)) == ("b", 8, [])
+
+
+def test_polygons_are_drawn_as_by_pycocotools():
+    lines = np.random.default_rng(0).uniform(-20, 120, (7, 10)).tolist()
+    truth = {"images": [{"id": 1, "height": 90, "width": 100}], "annotations": [{"image_id": 1, "segmentation": lines}]}
+    expected = mask.merge(mask.frPyObjects(lines, 90, 100))
+    assert draw_masks(truth)["annotations"][0]["segmentation"] == expected
 
 
 def test_differences_are_those_to_the_baseline():

@@ -22,8 +22,8 @@ from maskjet.host.tables import shown
 from maskjet.model import Model
 from maskjet.outputs.lines import digest
 from maskjet.parity.check import ChangedImage, rank_images
-from maskjet.parity.coco import METRICS, Scores, check_kinds, to_rle
-from maskjet.parity.coco_files import Entry, check_masks, load_library
+from maskjet.parity.coco import METRICS, Scores, check_kinds
+from maskjet.parity.coco_files import Entry, draw_masks, load_library
 from maskjet.parity.pair import KINDS, compare
 from maskjet.parity.record import ImageRecord, Record
 
@@ -126,7 +126,7 @@ def prepare(images: DataSet, model: Model, class_map: Mapping[str, str]) -> Task
     truth, notes = _match_classes(images.truth(), list(model.thresholds), class_map)
     kinds, lacking = check_kinds(truth, {"found": []})
     if "segm" in kinds:
-        check_masks(truth)
+        truth = draw_masks(truth)
     images.check_images()
     return Task(images, truth, kinds, [*images.notes, *notes, *lacking])
 
@@ -288,7 +288,7 @@ def _find_worst(
         image, kept, entries = found.images[each.number], shown[each.number], placed[each.number]
         things = _to_detections(entries, names, kept)
         if kind == "segm" and kept.rle is not None:
-            things = replace(things, rle=[to_rle(entry["segmentation"], kept.image_size) for entry in entries])
+            things = replace(things, rle=[entry["segmentation"] for entry in entries])
         worst.append((each, replace(image, found=things), replace(image, found=kept)))
     return worst
 

@@ -13,7 +13,7 @@ from maskjet.errors import InputError
 from maskjet.host import measuring
 from maskjet.host.machine import describe_machine
 from maskjet.host.tables import shown
-from maskjet.parity.coco_files import Entry, check_ids, check_masks, check_truth, index, load_library, load_results
+from maskjet.parity.coco_files import Entry, check_ids, check_truth, draw_masks, index, load_library, load_results
 
 KINDS = ("bbox", "segm")
 """Kinds of average precision: "bbox" for boxes, "segm" for masks."""
@@ -97,7 +97,7 @@ def evaluate(
     if len(truth["categories"]) > _MOST_CATEGORIES:
         raise InputError(f"truth must have at most {_MOST_CATEGORIES:,} categories, got {len(truth['categories']):,}.")
     if "segm" in kinds:
-        check_masks(truth)
+        truth = draw_masks(truth)
     measurements = []
     for kind in kinds:
         scores = {}
@@ -164,13 +164,6 @@ def bound_loss(before: Scores, after: Scores) -> float:
     """Upper bound of the loss of AP: of the 95 % interval of a paired bootstrap over the images."""
     found = load_library().compare(before.evaluator, after.evaluator, n_bootstrap=_RESAMPLES, seed=0)
     return -float(found["ci"]["AP"]["lower"])
-
-
-def to_rle(segmentation: Any, size_hw: tuple[int, int]) -> dict[str, Any]:
-    """The compressed RLE of an annotation's segmentation, checked already: polygons, or an RLE of any form."""
-    image = load_library().COCO({"images": [{"id": 1, "height": size_hw[0], "width": size_hw[1]}]})
-    rle: dict[str, Any] = image.annToRLE({"id": 1, "image_id": 1, "category_id": 1, "segmentation": segmentation})
-    return rle
 
 
 def _mean(values: NDArray[np.float64]) -> float | None:

@@ -24,8 +24,7 @@ from maskjet.masks import coco_rle
 Entry = Mapping[str, Any]
 """A JSON object of a COCO file: an entry of one of its lists, or the whole data set."""
 _LONGEST_OUTLINE = 2**20  # pixels along one polygon's edges; the evaluator takes five points of 16 bytes for each
-_LONGEST_TOGETHER = 2**22  # of all on an image, each of which takes 4 bytes, and time for each detection
-_LONGEST_ON_AVERAGE = 2**19  # of all on an image, on average of a data set with many
+_USUAL_EDGE = 32  # pixels; polygons of shorter edges, on average, as in large data sets, may be of any length together
 _FIELDS = {
     "images": ("id", "height", "width"),
     "categories": ("id",),
@@ -148,7 +147,7 @@ def load_results(indexed: Any, entries: Sequence[Entry], kind: str) -> Any:
 
 
 def check_truth(truth: Entry, where: str = "truth") -> None:
-    """Check a data set's entries, but not its masks, which `check_masks` does.
+    """Check a data set's entries, but not its masks, which `draw_masks` does.
 
     Raises:
         InputError: A field is invalid, two images or two categories share an id, or an annotation is of neither.
@@ -171,28 +170,40 @@ def check_ids(entries: Sequence[Entry], truth: Entry, where: str) -> None:
             raise InputError(f"{where} must be of the truth's {name}, got {field} {reprlib.repr(sorted(unknown))}.")
 
 
-def check_masks(truth: Entry) -> None:
-    """Check that every segmentation of a data set, polygons or an RLE of any form, fits its image.
+def draw_masks(truth: Entry) -> dict[str, Any]:
+    """Check all segmentations of a data set, then convert each to a compressed RLE, as pycocotools does.
 
     Raises:
-        InputError: One does not fit, or an image is larger than `limits.mask_pixels`.
+        InputError: One does not fit its image, an image is larger than `limits.mask_pixels`, or polygons with edges of
+            more than 32 pixels on average have more than `limits.outline_pixels` along them.
     """
-    sizes, lengths = {}, Counter[Any]()
-    for image in truth["images"]:
-        sizes[image["id"]] = [image["height"], image["width"]]
-        limits.check("mask_pixels", math.prod(sizes[image["id"]]), f"image {image['id']} of the truth has")
+    sizes = {image["id"]: [image["height"], image["width"]] for image in truth["images"]}
+    for number, size in sizes.items():
+        limits.check("mask_pixels", math.prod(size), f"image {number} of the truth has")
+    pixels, points = 0.0, 0
     for number, entry in enumerate(truth["annotations"]):
         mask, size = entry["segmentation"], sizes[entry["image_id"]]
         if not _fits(mask, size):
             expected = f"an RLE of its image's size {size}, or polygons of 3 or more points near the image, not long,"
             got = reprlib.repr(mask)
             raise InputError(f"entry {number} of 'annotations' must have {expected} as 'segmentation', got {got}.")
-        if isinstance(mask, list):
-            lengths[entry["image_id"]] += math.ceil(sum(map(_length, mask)))
-    most = max(lengths.values(), default=0)
-    if most > _LONGEST_TOGETHER or lengths.total() > _LONGEST_TOGETHER + _LONGEST_ON_AVERAGE * len(sizes):
-        bounds = f"{_LONGEST_TOGETHER:,} pixels along its polygons, on average {_LONGEST_ON_AVERAGE:,}"
-        raise InputError(f"an image must have at most {bounds}, got {most:,} and {lengths.total():,} in all.")
+        for line in mask if isinstance(mask, list) else ():
+            pixels, points = pixels + _length(line), points + len(line) // 2
+    if pixels > _USUAL_EDGE * points:
+        limits.check("outline_pixels", math.ceil(pixels), "polygons of the truth have")
+    drawn = ({**entry, "segmentation": _draw(entry, sizes[entry["image_id"]])} for entry in truth["annotations"])
+    return {**truth, "annotations": [*drawn]}
+
+
+def _draw(entry: Entry, size: Sequence[int]) -> Any:
+    """The segmentation of an annotation, checked already, as a compressed RLE."""
+    mask, library = entry["segmentation"], load_library().mask
+    if not isinstance(mask, list):
+        return coco_rle.from_json(mask)
+    rles = library.frPyObjects(mask, *size)
+    while len(rles) > 1:  # in pairs: one after another, unions of many take quadratic time
+        rles = [library.merge(rles[at : at + 2]) for at in range(0, len(rles), 2)]
+    return rles[0]
 
 
 def _fits(mask: Any, size: Sequence[int]) -> bool:
