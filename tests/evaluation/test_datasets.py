@@ -154,6 +154,9 @@ def test_a_split_is_chosen(folder):
         ("0 a 0.1 0.2 0.2", "must be numbers, got '0 a"),
         ("0 0.5 0.5 0.1 7", "must have coordinates of 0..1"),
         ("0 0.5 0.5 0.1 nan", "must have coordinates of 0..1"),
+        ("0 0.5 0.5 0.1 1e300", "must have coordinates of 0..1"),
+        ("0 0.5 0.5 -0.001 0.1", "must have coordinates of 0..1"),
+        ("0 inf 0.5 inf 0.1 -inf 0", "must have coordinates of 0..1"),
     ],
 )
 def test_a_bad_label_is_named(line, message, folder):
@@ -330,21 +333,25 @@ def test_yolo_images_are_named_in_any_way(yaml, name, folder, tmp_path, monkeypa
 def test_yolo_labels_are_read_as_by_their_trainer(folder):
     as_yolo(folder)
     path = next((folder / "valid" / "labels").glob("*0.txt"))
-    path.write_text("0 0.5 0.5 0.2 0.2\n0 0.5 0.5 0.2 0.2\n1 0.5 0.5 0.2 0.2 0.9\n")
-    (folder / "data.yaml").write_text("val: valid/images\nnames: {'0': car, 1: 1.5, 2: c, 3: d, 4: e}")
+    boxes = "0 1.005 0.5 0.2 0.2\n0 1.00500000001 0.5 0.2 0.2\n1 0.5 0.5 0.2 0.2 0.9\n"
+    path.write_text(boxes + "2 -0.1 0 0.4 0 0.4 0.5\n2 -0.1 0 0.4 0 -0.1 0.5\n")
+    (folder / "data.yaml").write_text("validation: valid/images\nnames: {'0': car, 1: 1.5, 2: c, 3: d, 4: e}")
     images = DataSet(folder)
     truth = images.truth()
-    assert [each["category_id"] for each in truth["annotations"] if each["image_id"] == 0] == [0, 1]
+    first = [each for each in truth["annotations"] if each["image_id"] == 0]
+    assert [each["category_id"] for each in first] == [0, 1, 2, 2]
+    assert first[0]["bbox"] == pytest.approx([0.905 * SIZE[1], 0.4 * SIZE[0], 0.2 * SIZE[1], 0.2 * SIZE[0]])
+    assert first[2]["bbox"] == first[3]["bbox"] == pytest.approx([-0.1 * SIZE[1], 0, 0.5 * SIZE[1], 0.5 * SIZE[0]])
     assert [each["name"] for each in truth["categories"]] == ["car", "1.5", "c", "d", "e"]
     assert images.notes == [
         "left out: 1 lines that are twice in a file of labels.",
         "left out: 1 confidences at the ends of lines.",
     ]
     (folder / "data.yaml").write_text("val: valid/images\nnames: [a, b, c, d, e]\nkpt_shape: [1, 2]")
-    with pytest.raises(SourceError, match=r"line 1 of .* must have 4 numbers of a box and 2 of its keypoints"):
+    with pytest.raises(SourceError, match=r"line 3 of .* must have 4 numbers of a box, and 2 or none of its keypoints"):
         DataSet(folder).truth()
     for label in path.parent.iterdir():
-        label.write_text("0 0.5 0.5 0.2 0.2 0.3 0.3\n")
+        label.write_text("0 0.5 0.5 0.2 0.2 0.3 0.3\n1 0.5 0.5 0.2 0.2")
     images = DataSet(folder)
     assert all("segmentation" not in each for each in images.truth()["annotations"])
     assert images.notes == ["left out: 3 sets of keypoints, whose boxes are scored."]

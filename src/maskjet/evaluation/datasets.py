@@ -31,11 +31,11 @@ from maskjet.sources.pillow_images import stated_orientation
 
 _ROBOFLOW = "_annotations.coco.json"
 _PREFIX = "instances_"  # prefix of COCO's and CVAT's files in annotations/
-_YOLO_SPLITS = ("val", "valid", "test", "train")
+_YOLO_SPLITS = ("val", "valid", "validation", "test", "train")
 _YAML = (".yaml", ".yml")
 _LARGEST_YAML = 2**20  # largest data.yaml, in bytes
 _LARGEST_LIST = 2**26  # largest list of images that it names, in bytes
-_EDGE = 1e-3  # tolerance of coordinates outside 0..1, due to rounding; they are clamped
+_EDGE = 0.01  # by how much YOLO's boxes may be outside 0..1, as for Ultralytics
 _NAMED = 20  # most names listed in a message
 
 
@@ -300,8 +300,8 @@ def _read_names(stated: Any) -> dict[int, str]:
 
 
 def _label_of(image: Path) -> Path:
-    """Path of an image's label file: in labels/ in place of the last images/, or else beside it."""
-    parts = list(image.with_suffix(".txt").parts)
+    """Path of an image's label file: in labels/ in place of the last images/, which may be above the data set."""
+    parts = list(image.absolute().with_suffix(".txt").parts)
     if "images" in parts[:-1]:
         parts[len(parts) - 1 - parts[::-1].index("images", 1)] = "labels"
     return Path(*parts)
@@ -312,9 +312,9 @@ def _read_labels(
 ) -> list[dict[str, Any]]:
     """Parse a label file: per line a class, then a box cx, cy, w, h or an outline x, y, …, perhaps a confidence.
 
-    Boxes end in so many numbers of keypoints, if there are any. Equal lines count once, as for Ultralytics.
+    Boxes may end in so many numbers of keypoints. Equal lines count once, as for Ultralytics.
     """
-    found: dict[tuple[float, ...], dict[str, Any]] = {}
+    found: dict[tuple[float, bytes], dict[str, Any]] = {}
     try:
         lines = path.read_text("utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
@@ -329,9 +329,9 @@ def _read_labels(
             raise SourceError(f"{where} must be numbers, got {line[:40]!r}.") from None
         if category not in names:
             raise SourceError(f"{where} must begin with a class of data.yaml, 0 to {max(names)}, got {category:g}.")
-        if keypoints:
+        if keypoints and len(values) != 4:
             if len(values) != 4 + keypoints:
-                raise SourceError(f"{where} must have 4 numbers of a box and {keypoints} of its keypoints.")
+                raise SourceError(f"{where} must have 4 numbers of a box, and {keypoints} or none of its keypoints.")
             left_out["sets of keypoints, whose boxes are scored"] += 1
             values = values[:4]
         elif len(values) > 4 and len(values) % 2:
@@ -342,23 +342,28 @@ def _read_labels(
                 f"{where} must have a class with 4 numbers of a box, or an x and y for each of 3 or more "
                 f"points, got {len(values)} numbers."
             )
-        if not all(-_EDGE <= value <= 1 + _EDGE for value in values):
+        points = np.reshape(values, (-1, 2))
+        annotation = _annotate(int(category), points, size_hw)
+        if annotation is None:
             raise SourceError(f"{where} must have coordinates of 0..1, shares of the image's sides.")
-        left_out["lines that are twice in a file of labels"] += (row := (category, *values)) in found
-        found[row] = _annotate(int(category), np.clip(values, 0, 1), size_hw)
+        row = category, points.astype(np.float32).tobytes()
+        left_out["lines that are twice in a file of labels"] += row in found
+        found[row] = annotation
     return list(found.values())
 
 
-def _annotate(category: int, values: NDArray[np.float64], size_hw: tuple[int, int]) -> dict[str, Any]:
-    """Convert a label line to a COCO annotation; a box gives no segmentation."""
-    points, shape = values.reshape(-1, 2) * size_hw[::-1], {}
-    if len(values) == 4:
-        (middle, size), area = points, float(math.prod(points[1]))
-        low = middle - size / 2
-    else:
-        low, size = points.min(axis=0), np.ptp(points, axis=0)
-        area, shape = float(cv2.contourArea(points.astype(np.float32))), {"segmentation": [points.ravel().tolist()]}
-    return {"category_id": category, "bbox": [*low.tolist(), *size.tolist()], "area": area, "iscrowd": 0, **shape}
+def _annotate(category: int, points: NDArray[np.float64], size_hw: tuple[int, int]) -> dict[str, Any] | None:
+    """Convert a label line to a COCO annotation; two points are a box. None if its box is not in the image."""
+    is_box, scale = len(points) == 2, size_hw[::-1]
+    with np.errstate(all="ignore"):  # of infinite numbers
+        extent = np.stack([points.min(axis=0) / 2 + points.max(axis=0) / 2, np.ptp(points, axis=0)])
+    box = points if is_box else extent
+    if not (box.min() >= -_EDGE and box[1].min() >= 0 and box.max() <= 1 + _EDGE):
+        return None
+    (middle, size), outline = box * scale, points * scale
+    low, area = middle - size / 2, math.prod(size) if is_box else cv2.contourArea(outline.astype(np.float32))
+    entry = {"category_id": category, "bbox": [*low.tolist(), *size.tolist()], "area": float(area), "iscrowd": 0}
+    return entry if is_box else {**entry, "segmentation": [outline.ravel().tolist()]}
 
 
 def _measure(path: Path) -> tuple[int, int] | None:
