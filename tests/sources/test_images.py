@@ -20,6 +20,7 @@ from maskjet.errors import InputError, SourceError
 from maskjet.sources.expansion import expand_sources
 from maskjet.sources.frames import open_source
 from maskjet.sources.images import decode_image, read_image, to_image
+from maskjet.sources.pillow_images import orientation_of_jpeg, stated_orientation
 from tests.sources.clips import close_to, picture
 
 pytestmark = pytest.mark.usefixtures("in_folder")
@@ -186,6 +187,12 @@ def test_every_orientation(suffix, write):
         for image in ways(write(orientation), f"a{suffix}"):
             assert image.shape == expected.shape
             assert close_to(image, expected)
+
+
+def test_an_orientation_above_8_is_none():
+    for name in ("JPEG", "rational", "PNG"):
+        assert stated_orientation(STATED[name][1](9)) == 1
+    assert orientation_of_jpeg(b"", [b"Exif\0\0" + exif_of(9)]) == 1
 
 
 class Camera(SimpleHTTPRequestHandler):

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from maskjet import limits
 from maskjet.errors import InputError, SourceError, explain, suggest, translate_errors
@@ -46,11 +45,8 @@ class _Place(NamedTuple):
     """Path of the COCO annotations; for YOLO of data.yaml."""
     folders: Sequence[Path]
     """Folders to which image names may be relative; for YOLO folders and .txt lists of images."""
-
-    @property
-    def is_yolo(self) -> bool:
-        """Whether this is a YOLO data set."""
-        return self.annotations.suffix.lower() in _YAML
+    fields: Mapping[str, Any] | None = None
+    """Content of data.yaml; None for COCO."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +72,7 @@ class DataSet:
     def images(self) -> Path:
         """Folder to which the images' names are relative."""
         place = self._place
-        if place.is_yolo:
+        if place.fields is not None:
             return place.annotations.parent
         holding = (
             each
@@ -92,7 +88,7 @@ class DataSet:
 
     def open(self) -> Source:
         """Open the images as a source; frames are named by their paths."""
-        return ListSource([self.images / name for name in self._listed], str(self.folder))
+        return ListSource([self.images / name for name in self._listed], str(self.folder), are_images=True)
 
     def truth(self) -> dict[str, Any]:
         """Annotations as a COCO data set; raises SourceError if unreadable, InputError for invalid entries."""
@@ -118,9 +114,9 @@ class DataSet:
 
     @cached_property
     def _read(self) -> tuple[dict[str, Any], Counter[str]]:
-        path = self._place.annotations
-        if self._place.is_yolo:
-            return _read_yolo(self._place)
+        path, fields = self._place.annotations, self._place.fields
+        if fields is not None:
+            return _read_yolo(path, self._place.folders, fields)
         found = read_json(path)
         if not isinstance(found, dict) or not {"images", "annotations", "categories"} <= found.keys():
             raise SourceError(f"{str(path)!r} must be a COCO data set, it lacks images, annotations or categories.")
@@ -206,14 +202,14 @@ def _yolo_splits(file: Path) -> dict[str, _Place]:
         if value:
             values = value if isinstance(value, list) else [value]
             places = [_find_below(file, stated.get("path"), each, _has_images) for each in values]
-            found[name] = _Place(file, list({os.path.realpath(place): place for place in places}.values()))
+            found[name] = _Place(file, list({os.path.realpath(place): place for place in places}.values()), stated)
     if not found:
         raise SourceError(f"{str(file)!r} must have a folder of images as 'val', 'test' or 'train'.")
     return found
 
 
 def _has_images(path: Path) -> bool:
-    return path.is_dir() or (path.suffix == ".txt" and path.is_file())
+    return os.path.isdir(path) or (path.suffix == ".txt" and os.path.isfile(path))  # noqa: PTH112, PTH113 - of any length
 
 
 def _find_below(file: Path, base: Any, value: Any, is_right: Callable[[Path], bool]) -> Path:
@@ -245,31 +241,29 @@ def _list_images(file: Path, place: Path) -> list[Path]:
         text = io.StringIO(limits.read_small(place, _LARGEST_LIST).decode("utf-8-sig"))
         lines = dict.fromkeys(line.strip() for line in text)
         base = os.path.relpath(place.parent, file.parent)
-        return [_find_below(file, base, line, Path.is_file) for line in lines if line]
+        return [_find_below(file, base, line, os.path.isfile) for line in lines if line]
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     yaml = require("yaml", extra="coco", purpose="a data set with data.yaml")
     with translate_errors(SourceError, f"{str(path)!r} must be YAML"):
-        plain = type("Plain", (yaml.SafeLoader,), {"flatten_mapping": lambda *_: None})  # a few expand to billions
-        stated = yaml.load(limits.read_small(path, _LARGEST_YAML).decode(), plain)
+        stated = yaml.load(limits.read_small(path, _LARGEST_YAML).decode(), yaml.BaseLoader)  # all scalars are text
     if not isinstance(stated, dict):
         raise SourceError(f"{str(path)!r} must have fields, as 'names' and 'val'.")
-    return stated
+    return {key: value for key, value in stated.items() if value not in ("", "null", "~")}
 
 
-def _read_yolo(place: _Place) -> tuple[dict[str, Any], Counter[str]]:
+def _read_yolo(file: Path, folders: Sequence[Path], stated: Mapping[str, Any]) -> tuple[dict[str, Any], Counter[str]]:
     """Convert YOLO to COCO: image ids count from 0 in order of names; category ids are those in labels.
 
     Also returns how often what is left out.
     """
-    file = place.annotations
-    stated, left_out = _read_yaml(file), Counter[str]()
+    left_out = Counter[str]()
     with translate_errors(SourceError, f"{str(file)!r} must have a list as 'names', or names by number"):
         names = _read_names(stated.get("names"))
     with translate_errors(SourceError, f"{str(file)!r} must have two numbers as 'kpt_shape'"):
-        keypoints = int(math.prod(stated.get("kpt_shape") or [0]))
-    listed = (path for folder in place.folders for path in _list_images(file, folder))
+        keypoints = _count_keypoints(stated.get("kpt_shape"))
+    listed = (path for folder in folders for path in _list_images(file, folder))
     paths = list({(os.path.realpath(path.parent), path.name): path for path in listed}.values())
     labels = [_label_of(path) for path in paths]
     total = sum(path.stat().st_size for path in labels if path.is_file())
@@ -280,6 +274,7 @@ def _read_yolo(place: _Place) -> tuple[dict[str, Any], Counter[str]]:
         height, width = _measure(path) or (1, 1)  # unreadable images are reported when read
         name = path.relative_to(file.parent).as_posix()
         images.append({"id": number, "file_name": name, "height": height, "width": width})
+        left_out["missing files of labels, whose images count as empty"] += not label.is_file()
         if label.is_file():
             for each in _read_labels(label, names, (height, width), keypoints, left_out):
                 annotations.append({"id": len(annotations) + 1, "image_id": number, **each})
@@ -288,15 +283,22 @@ def _read_yolo(place: _Place) -> tuple[dict[str, Any], Counter[str]]:
 
 
 def _read_names(stated: Any) -> dict[int, str]:
-    """Class names by number, both of which may be numbers or text; raises ValueError for others."""
+    """Class names by number; raises ValueError for others."""
     names = dict(enumerate(stated)) if isinstance(stated, list) else stated if isinstance(stated, dict) else {}
-    if not names or not all(type(key) in (int, str) and re.fullmatch("[0-9]{1,9}", str(key)) for key in names):
+    if not names or not all(re.fullmatch("[0-9]{1,9}", str(key)) for key in names):
         raise ValueError(f"got {reprlib.repr(stated)}.")
     for key, name in names.items():
-        if type(name) not in (str, int, float):
-            hint = "; yes, no, on, off and null must be in quotes" if isinstance(name, bool | None) else ""
-            raise ValueError(f"name {key} is {reprlib.repr(name)}{hint}.")
-    return {int(key): str(name) for key, name in names.items()}
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"name {key} is {reprlib.repr(name)}.")
+    return {int(key): name for key, name in names.items()}
+
+
+def _count_keypoints(stated: Any) -> int:
+    """Numbers of a box's keypoints, of a shape as text; raises ValueError for others."""
+    shape = stated or ["0"]
+    if not isinstance(shape, list) or not all(re.fullmatch("[0-9]{1,4}", each) for each in shape):
+        raise ValueError(f"got {reprlib.repr(stated)}.")
+    return math.prod(map(int, shape))
 
 
 def _label_of(image: Path) -> Path:
@@ -342,28 +344,31 @@ def _read_labels(
                 f"{where} must have a class with 4 numbers of a box, or an x and y for each of 3 or more "
                 f"points, got {len(values)} numbers."
             )
-        points = np.reshape(values, (-1, 2))
-        annotation = _annotate(int(category), points, size_hw)
+        annotation = _annotate(int(category), values, size_hw)
         if annotation is None:
             raise SourceError(f"{where} must have coordinates of 0..1, shares of the image's sides.")
-        row = category, points.astype(np.float32).tobytes()
+        row = category, np.array(values, np.float32).tobytes()
         left_out["lines that are twice in a file of labels"] += row in found
         found[row] = annotation
     return list(found.values())
 
 
-def _annotate(category: int, points: NDArray[np.float64], size_hw: tuple[int, int]) -> dict[str, Any] | None:
-    """Convert a label line to a COCO annotation; two points are a box. None if its box is not in the image."""
-    is_box, scale = len(points) == 2, size_hw[::-1]
-    with np.errstate(all="ignore"):  # of infinite numbers
-        extent = np.stack([points.min(axis=0) / 2 + points.max(axis=0) / 2, np.ptp(points, axis=0)])
-    box = points if is_box else extent
-    if not (box.min() >= -_EDGE and box[1].min() >= 0 and box.max() <= 1 + _EDGE):
+def _annotate(category: int, values: Sequence[float], size_hw: tuple[int, int]) -> dict[str, Any] | None:
+    """Convert a label line to a COCO annotation; None if its box is not in the image. A box gives no segmentation."""
+    box, (height, width) = values, size_hw
+    if len(values) > 4:
+        points = np.reshape(values, (-1, 2))
+        (left, top), (right, bottom) = points.min(axis=0).tolist(), points.max(axis=0).tolist()
+        box = [(left + right) / 2, (top + bottom) / 2, right - left, bottom - top]
+    x, y, w, h = box
+    if not (all(-_EDGE <= each <= 1 + _EDGE for each in box) and w >= 0 and h >= 0):
         return None
-    (middle, size), outline = box * scale, points * scale
-    low, area = middle - size / 2, math.prod(size) if is_box else cv2.contourArea(outline.astype(np.float32))
-    entry = {"category_id": category, "bbox": [*low.tolist(), *size.tolist()], "area": float(area), "iscrowd": 0}
-    return entry if is_box else {**entry, "segmentation": [outline.ravel().tolist()]}
+    bbox = [(x - w / 2) * width, (y - h / 2) * height, w * width, h * height]
+    entry = {"category_id": category, "bbox": bbox, "area": bbox[2] * bbox[3], "iscrowd": 0}
+    if len(values) > 4:
+        outline = points * (width, height)
+        entry |= {"area": cv2.contourArea(outline.astype(np.float32)), "segmentation": [outline.ravel().tolist()]}
+    return entry
 
 
 def _measure(path: Path) -> tuple[int, int] | None:

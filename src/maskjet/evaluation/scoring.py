@@ -122,7 +122,7 @@ def prepare(images: DataSet, model: Model, class_map: Mapping[str, str]) -> Task
     """Match a data set's classes with a model's, and check it, before the model runs; raises as `evaluate` does."""
     load_library()
     if not images.truth()["annotations"]:
-        raise InputError(f"data must have annotations, {str(images.folder)!r} has none.")
+        raise InputError(" ".join([f"data must have annotations, {str(images.folder)!r} has none.", *images.notes]))
     truth, notes = _match_classes(images.truth(), list(model.thresholds), class_map)
     kinds, lacking = check_kinds(truth, {"found": []})
     if "segm" in kinds:
@@ -259,7 +259,7 @@ def _collect(model: Model, images: DataSet, on_progress: Callable[[], object]) -
             on_progress()
     skipped = [reason for _, reason in source.bad_frames]
     if not kept:
-        raise InputError(f"data must have an image that can be read, got {as_utf8(skipped[0])}.")
+        raise InputError(f"data must have an image that can be read, got {as_utf8(skipped[0])}")
     return Record({"name": model.spec.name}, kept, skipped)
 
 

@@ -11,7 +11,7 @@ import re
 import reprlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,7 @@ def tidy(found: Entry, where: str) -> tuple[dict[str, Any], Counter[str]]:
         lists = {name: [_normalise(entry) for entry in found[name]] for name in _FIELDS}
         for image in lists["images"]:
             if isinstance(name := image.get("file_name"), str):
-                image["file_name"] = name.replace("\\", "/")
+                image["file_name"] = str(PurePosixPath(name.replace("\\", "/")))
         for field, name in _IDS.items():
             if any(isinstance(entry["id"], str) for entry in lists[name]):
                 ids = dict.fromkeys(entry["id"] for entry in lists[name])
@@ -116,7 +116,7 @@ def _measure(entry: Entry) -> float:
     if isinstance(mask, dict):
         return coco_rle.area(mask)
     if mask is None:
-        return float(entry["bbox"][2] * entry["bbox"][3])
+        return math.prod(map(float, entry["bbox"][2:]))
     lines = (np.array(line, np.float64).reshape(-1, 2).T for line in mask)
     with np.errstate(over="raise", invalid="raise"):
         return sum(float(abs(x @ np.roll(y, 1) - y @ np.roll(x, 1))) / 2 for x, y in lines)
@@ -160,6 +160,16 @@ def check_truth(truth: Entry, where: str = "truth") -> None:
         if doubles:
             raise InputError(f"{name!r} in {where} must have different ids, got {doubles[0]} more than once.")
     check_ids(truth["annotations"], truth, f"'annotations' in {where}")
+    for entry in truth["annotations"]:
+        numbers = [*entry["bbox"], entry["area"]]
+        if not (all(map(math.isfinite, numbers)) and min(numbers[2:]) >= 0):
+            expected = "a finite 'bbox' and 'area', with sides and area of at least 0"
+            raise InputError(f"{_name(entry)} in {where} must have {expected}, got {numbers[:4]} and {numbers[4]}.")
+
+
+def _name(entry: Entry) -> str:
+    """An annotation in a message."""
+    return f"annotation {reprlib.repr(entry.get('id'))} of image {entry['image_id']}"
 
 
 def check_ids(entries: Sequence[Entry], truth: Entry, where: str) -> None:
@@ -181,12 +191,12 @@ def draw_masks(truth: Entry) -> dict[str, Any]:
     for number, size in sizes.items():
         limits.check("mask_pixels", math.prod(size), f"image {number} of the truth has")
     pixels, points = 0.0, 0
-    for number, entry in enumerate(truth["annotations"]):
+    for entry in truth["annotations"]:
         mask, size = entry["segmentation"], sizes[entry["image_id"]]
         if not _fits(mask, size):
             expected = f"an RLE of its image's size {size}, or polygons of 3 or more points near the image, not long,"
             got = reprlib.repr(mask)
-            raise InputError(f"entry {number} of 'annotations' must have {expected} as 'segmentation', got {got}.")
+            raise InputError(f"{_name(entry)} must have {expected} as 'segmentation', got {got}.")
         for line in mask if isinstance(mask, list) else ():
             pixels, points = pixels + _length(line), points + len(line) // 2
     if pixels > _USUAL_EDGE * points:

@@ -67,7 +67,7 @@ def _find_in_exif(descriptions: Sequence[bytes]) -> int | None:
         for number in range(count):
             entry = struct.unpack_from(order + "HHIH", exif, start + 2 + 12 * number)
             if entry[0] == _ORIENTATION:
-                return entry[3] if entry[1:3] == (3, 1) else None
+                return entry[3] if entry[1:3] == (3, 1) and 1 <= entry[3] <= 8 else None
     return None
 
 
@@ -76,12 +76,13 @@ def orientation_of(image: Any) -> int:
     from PIL.Image import Image
 
     with suppress(Exception):
-        return int(Image.getexif(image).get(_ORIENTATION, 1))  # not `image.getexif`, which decodes a PNG first
+        found = int(Image.getexif(image).get(_ORIENTATION, 1))  # not `image.getexif`, which decodes a PNG first
+        return found if 1 <= found <= 8 else 1
     return 1
 
 
 def turn(image: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
-    """Rotate or mirror an image [H, W, 3] upright by its EXIF orientation; values outside 2..8 do nothing."""
+    """Rotate or mirror an image [H, W, 3] upright by its EXIF orientation."""
     turned: Any = cv2.transpose(image) if orientation in (5, 6, 7, 8) else image
     flip = {2: 1, 3: -1, 4: 0, 6: 1, 7: -1, 8: 0}.get(orientation)  # cv2.flip: 1 horizontal, 0 vertical, -1 both
     return turned if flip is None else np.asarray(cv2.flip(turned, flip), dtype=np.uint8)
