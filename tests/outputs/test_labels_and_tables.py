@@ -135,12 +135,12 @@ class TestYolo:
         cv2.circle(masks[0], (30, 25), 14, 1, -1)
         cv2.rectangle(masks[1], (50, 5), (70, 50), 1, -1)
         image = Frame(3, None, np.zeros((60, 80, 3), np.uint8), "s", "images/a.b.png")
-        found = detections_of(*masks, names={0: "car", 2: 'a "🚗"'})
+        found = detections_of(*masks, names={0: "car", 2: 'a "🚗"\uffff'})
         write(["l.yolo"], [image], found, label_options=EXACT)
         write(["s.yolo"], [image], found)
         assert names("l.yolo") == ["data.yaml", "labels"]
         data = yaml.safe_load(Path("l.yolo/data.yaml").read_text())
-        assert data == {"train": "images", "val": "images", "names": {0: "car", 1: "1", 2: 'a "🚗"'}}
+        assert data == {"train": "images", "val": "images", "names": {0: "car", 1: "1", 2: 'a "🚗"\ufffd'}}
         ids, lines = yolo_lines("l.yolo/labels/a.b.txt", (80, 60))
         assert ids == [0, 1]
         for mask, rle, line in zip(masks, found.rle, lines, strict=True):
@@ -156,6 +156,23 @@ class TestYolo:
         x1, y1, x2, y2 = found.xyxy.T
         expected = [found.class_id, (x1 + x2) / 240, (y1 + y2) / 180, (x2 - x1) / 120, (y2 - y1) / 90, found.confidence]
         np.testing.assert_allclose(rows, np.stack(expected, axis=1), rtol=1e-5)
+
+    def test_boxes_end_at_the_image_and_class_ids_are_bounded(self):
+        found = some_detections(1, size=(90, 120), with_masks=False)
+        found.xyxy[:] = -5, -5, 300, 45
+        write(["l.yolo"], frames(1, size=(90, 120)), found)
+        assert Path("l.yolo/labels/clip_000000.txt").read_text() == "0 0.5 0.25 1 0.5\n"
+        for found.class_id[0] in (-1, 2**31 - 1):
+            with pytest.raises(InputError, match=r"class_id must be 0\.\.65535 in YOLO's labels, got "):
+                write(["l.yolo"], frames(1, size=(90, 120)), found)
+
+    def test_labels_may_be_a_link(self):
+        Path("elsewhere").mkdir()
+        Path("l.yolo").mkdir()
+        Path("l.yolo/labels").symlink_to("../elsewhere")
+        write(["l.yolo"], frames(1), some_detections(1), label_options=LabelOptions(yolo_images="copy"))
+        assert (names("l.yolo"), names("elsewhere")) == (["data.yaml", "images", "labels"], ["clip_000000.txt"])
+        assert names() == ["elsewhere", "l.yolo"]
 
     @pytest.mark.parametrize("parts", ["largest", "all"])
     def test_a_line_is_one_part_and_no_mask_is_a_box(self, parts):

@@ -287,9 +287,8 @@ def _read_names(stated: Any) -> dict[int, str]:
     names = dict(enumerate(stated)) if isinstance(stated, list) else stated if isinstance(stated, dict) else {}
     if not names or not all(re.fullmatch("[0-9]{1,9}", str(key)) for key in names):
         raise ValueError(f"got {reprlib.repr(stated)}.")
-    for key, name in names.items():
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"name {key} is {reprlib.repr(name)}.")
+    if wrong := [name for name in names.values() if not isinstance(name, str)]:
+        raise ValueError(f"got {reprlib.repr(wrong[0])} as a name.")
     return {int(key): name for key, name in names.items()}
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-# Characters that end a line or reorder the text after them on a terminal, and lone surrogates.
-_SEPARATORS_AND_OVERRIDES = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# Characters that end a line or reorder the text after them on a terminal, lone surrogates, and what YAML has not.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 
 def printable(text: str) -> str:
@@ -20,9 +20,9 @@ def printable(text: str) -> str:
 def sanitise(text: str, most: int = 100) -> str:
     """Make text from outside safe to draw, print and write: one line of valid UTF-8, at most `most` characters.
 
-    Control characters, lone surrogates and bidirectional overrides become U+FFFD.
+    Control characters, lone surrogates, bidirectional overrides and noncharacters become U+FFFD.
     """
-    replaced = _SEPARATORS_AND_OVERRIDES.sub(_REPLACEMENT, text[:most])
+    replaced = _UNSAFE.sub(_REPLACEMENT, text[:most])
     return replaced if len(text) <= most else replaced[: most - 1] + "…"
 
 

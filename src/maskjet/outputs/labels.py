@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet.detections import Detections, check_finite
+from maskjet.errors import InputError
 from maskjet.host.files import is_same_file, naming, replacing
 from maskjet.host.printing import sanitise
 from maskjet.outputs.drawing_threads import beside
@@ -20,6 +21,7 @@ from maskjet.sources.frames import Frame
 
 SUFFIX = ".yolo"
 """Suffix of an output folder of YOLO labels."""
+_HIGHEST = 2**16 - 1  # highest class id; data.yaml has a line for each id below
 Line = NDArray[np.floating]
 _OPTIONS = LabelOptions()
 
@@ -38,14 +40,15 @@ class YoloLabels(FolderSink):
     def __init__(self, path: str, options: LabelOptions = _OPTIONS, **others: Any) -> None:
         # Trainers find the labels of an image by replacing the last "/images/".
         super().__init__(path, suffix=".txt", below="labels", **others)
-        self._options = options
+        self._folder, self._options = Path(path).resolve(), options
         self._class_names: dict[int, str] | None = None
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one frame's labels, and its image in a thread.
 
         Raises:
-            InputError: The image would overwrite one of a source, or the sink is closed.
+            InputError: The image would overwrite one of a source, a class id is negative or too high, or the sink is
+                closed.
         """
         check_finite(detections)
         self._write_names(detections)
@@ -66,13 +69,15 @@ class YoloLabels(FolderSink):
     def _write_names(self, detections: Detections) -> None:
         """Write data.yaml beside the folders it names; again if there are new classes."""
         known = dict(detections.class_names) | (self._class_names or {})
-        ids = range(max([*known, *detections.class_id.tolist()], default=-1) + 1)
-        names = {class_id: known.get(class_id, str(class_id)) for class_id in ids}
+        ids = [*known, *detections.class_id.tolist()]
+        if ids and not 0 <= min(ids) <= max(ids) <= _HIGHEST:
+            raise InputError(f"class_id must be 0..{_HIGHEST} in YOLO's labels, got {min(ids)}..{max(ids)}.")
+        names = {class_id: known.get(class_id, str(class_id)) for class_id in range(max(ids, default=-1) + 1)}
         if names == self._class_names:
             return
         lines = [f"train: {IMAGES}", f"val: {IMAGES}", "names:" if names else "names: {}"]
         lines += [f"  {class_id}: {json.dumps(sanitise(name), ensure_ascii=False)}" for class_id, name in names.items()]
-        with replacing(self._names.folder.parent / "data.yaml") as temporary:
+        with replacing(self._folder / "data.yaml") as temporary:
             temporary.write("".join(f"{line}\n" for line in lines).encode())
         self._class_names = names
 
@@ -88,7 +93,7 @@ class YoloLabels(FolderSink):
         """Copy or link the image to where trainers look for it."""
         source = file_of(frame)
         suffix = ".jpg" if source is None else source.suffix
-        path = (self._names.folder.parent / IMAGES / labels.relative_to(self._names.folder)).with_suffix(suffix)
+        path = (self._folder / IMAGES / labels.relative_to(self._names.folder)).with_suffix(suffix)
         if source is not None and is_same_file(path, source):
             return
         self._check_free(path, frame)
@@ -114,8 +119,8 @@ def outlines(detections: Detections, options: LabelOptions) -> list[list[Line]]:
 
 
 def _boxes(detections: Detections) -> list[list[Line]]:
-    """Boxes as cxcywh, relative to the image size, 0..1."""
-    x1, y1, x2, y2 = detections.xyxy.astype(np.float64).T
+    """Boxes within the image as cxcywh, relative to the image size, 0..1."""
     height, width = detections.image_size
+    x1, y1, x2, y2 = detections.xyxy.astype(np.float64).clip(0, (width, height, width, height)).T
     boxes = np.stack([(x1 + x2) / 2 / width, (y1 + y2) / 2 / height, (x2 - x1) / width, (y2 - y1) / height], axis=1)
     return [[box] for box in boxes]
