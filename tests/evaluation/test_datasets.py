@@ -15,6 +15,7 @@ from maskjet.evaluation import datasets, scoring
 from maskjet.evaluation.datasets import DataSet
 from maskjet.parity import coco
 from tests.parity.hostile import STRANGE, replaced
+from tests.sources.clips import write_video
 
 SIZE = (96, 160)
 
@@ -70,7 +71,7 @@ def as_roboflow(folder):
     shutil.copytree(folder / "valid", folder / "train")
 
 
-def as_yolo(folder, *, boxes=False, yaml="val: ../valid/images\nnames: ['{}']\n"):
+def as_yolo(folder, *, boxes=False, yaml="val: ../valid/images\ntest: ../test/images\nnames: ['{}']\n"):
     truth = read(folder)
     names = [category["name"] for category in truth["categories"]]
     (folder / "valid" / "labels").mkdir(parents=True)
@@ -128,6 +129,7 @@ def test_yolo_boxes_have_no_masks(folder):
 
 def test_a_split_is_chosen(folder):
     as_roboflow(folder)
+    shutil.copytree(folder / "valid", folder / ".valid")  # hidden, as in an archive of macOS
     assert DataSet(folder).images == folder / "valid"
     assert DataSet(folder, "train").images == folder / "train"
     with pytest.raises(InputError, match=r"split must be one of .*, got 'test'; known: train, valid"):
@@ -235,6 +237,13 @@ def test_images_that_are_missing_or_others_are_named(folder):
         DataSet(folder).length  # noqa: B018
 
 
+def test_a_video_is_no_image(folder):
+    edit(folder, "images", file_name="clip.mp4")
+    write_video(folder / "images" / "clip.mp4", frames=3)
+    source = DataSet(folder).open()
+    assert (len(list(source)), len(source.bad_frames)) == (2, 1)
+
+
 def use(folder):
     model = SimpleNamespace(thresholds=dict.fromkeys(traffic.CLASSES, 0.5))
     scoring.prepare(DataSet(folder), model, {})
@@ -272,7 +281,7 @@ def test_empty_fields_of_coco_are_absent(empty, folder):
 def test_coco_is_read_as_leniently_as_by_others(folder):
     truth = read(folder)
     for image in truth["images"]:
-        image |= {"id": f"i{image['id']}", "file_name": "images\\" + image["file_name"]}
+        image |= {"id": f"i{image['id']}", "file_name": ".\\images\\\\" + image["file_name"]}
         image |= {"height": float(image["height"]), "width": str(image["width"])}
     for category in truth["categories"]:
         category["id"] = str(category["id"])
@@ -288,6 +297,7 @@ def test_coco_is_read_as_leniently_as_by_others(folder):
     images.check_images()
     use(folder)
     assert [frame.size_hw for frame in images.open()] == [SIZE] * 3
+    assert images.truth()["images"][0]["file_name"] == "images/000000.jpg"
     for one, other in zip(images.truth()["annotations"], expected, strict=True):
         assert one["area"] == pytest.approx(sum(area_of(line) for line in other["segmentation"]))
         assert (one["category_id"], one["segmentation"]) == (other["category_id"], other["segmentation"])
@@ -350,13 +360,17 @@ def test_yolo_labels_are_read_as_by_their_trainer(folder):
         "left out: 1 confidences at the ends of lines.",
     ]
     (folder / "data.yaml").write_text("val: valid/images\nnames: [a, b, c, d, e]\nkpt_shape: [1, 2]")
-    with pytest.raises(SourceError, match=r"line 3 of .* must have 4 numbers of a box, and 2 or none of its keypoints"):
+    with pytest.raises(SourceError, match=r"line 3 of .* 4 numbers of a box, perhaps with 2 of its keypoints, got 5"):
         DataSet(folder).truth()
     for label in path.parent.iterdir():
         label.write_text("0 0.5 0.5 0.2 0.2 0.3 0.3\n1 0.5 0.5 0.2 0.2")
+    path.unlink()
     images = DataSet(folder)
     assert all("segmentation" not in each for each in images.truth()["annotations"])
-    assert images.notes == ["left out: 3 sets of keypoints, whose boxes are scored."]
+    assert images.notes == [
+        "left out: 1 missing files of labels, whose images count as empty.",
+        "left out: 2 sets of keypoints, whose boxes are scored.",
+    ]
 
 
 def test_edited_data_sets(folder):

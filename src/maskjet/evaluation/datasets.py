@@ -43,8 +43,8 @@ class _Place(NamedTuple):
 
     annotations: Path
     """Path of the COCO annotations; for YOLO of data.yaml."""
-    folders: Sequence[Path]
-    """Folders to which image names may be relative; for YOLO folders and .txt lists of images."""
+    folders: Sequence[Any]
+    """Folders to which image names may be relative; for YOLO the split's values in data.yaml."""
     fields: Mapping[str, Any] | None = None
     """Content of data.yaml; None for COCO."""
 
@@ -71,15 +71,11 @@ class DataSet:
     @cached_property
     def images(self) -> Path:
         """Folder to which the images' names are relative."""
-        place = self._place
-        if place.fields is not None:
-            return place.annotations.parent
-        holding = (
-            each
-            for each in place.folders
-            if any(os.path.isfile(each / name) for name in self._listed)  # noqa: PTH113
-        )
-        return next(holding, next(filter(Path.is_dir, place.folders), place.folders[0]))
+        if self._place.fields is not None:
+            return self._place.annotations.parent
+        folders: Sequence[Path] = self._place.folders
+        holding = (each for each in folders if any(os.path.isfile(each / name) for name in self._listed))  # noqa: PTH113
+        return next(holding, next(filter(Path.is_dir, folders), folders[0]))
 
     @property
     def notes(self) -> list[str]:
@@ -116,26 +112,22 @@ class DataSet:
     def _read(self) -> tuple[dict[str, Any], Counter[str]]:
         path, fields = self._place.annotations, self._place.fields
         if fields is not None:
-            return _read_yolo(path, self._place.folders, fields)
+            return _read_yolo(path, fields, self._place.folders)
         found = read_json(path)
         if not isinstance(found, dict) or not {"images", "annotations", "categories"} <= found.keys():
             raise SourceError(f"{str(path)!r} must be a COCO data set, it lacks images, annotations or categories.")
         return tidy(found, repr(str(path)))
 
-    @property
-    def _data_set(self) -> dict[str, Any]:
-        return self._read[0]
-
     @cached_property
     def _checked(self) -> dict[str, Any]:
-        check_truth(self._data_set, repr(str(self._place.annotations)))
-        return self._data_set
+        check_truth(truth := self._read[0], repr(str(self._place.annotations)))
+        return truth
 
     @cached_property
     def _listed(self) -> list[str]:
         """The images' file names, checked to be unique and within the folder."""
         path = str(self._place.annotations)
-        names: list[Any] = [entry.get("file_name") for entry in self._data_set["images"]]
+        names: list[Any] = [entry.get("file_name") for entry in self._read[0]["images"]]
         if not all(isinstance(name, str) for name in names):
             raise SourceError(f"{path!r} must have a 'file_name' in each of its images.")
         for name in names:
@@ -196,16 +188,11 @@ def _choose(splits: Mapping[str, _Place], split: str | None, folder: Path) -> _P
 
 
 def _yolo_splits(file: Path) -> dict[str, _Place]:
-    stated, found = _read_yaml(file), {}
-    for name in _YOLO_SPLITS:
-        value = stated.get(name)
-        if value:
-            values = value if isinstance(value, list) else [value]
-            places = [_find_below(file, stated.get("path"), each, _has_images) for each in values]
-            found[name] = _Place(file, list({os.path.realpath(place): place for place in places}.values()), stated)
-    if not found:
+    stated = _read_yaml(file)
+    values = {name: stated[name] for name in _YOLO_SPLITS if stated.get(name)}
+    if not values:
         raise SourceError(f"{str(file)!r} must have a folder of images as 'val', 'test' or 'train'.")
-    return found
+    return {name: _Place(file, value if isinstance(value, list) else [value], stated) for name, value in values.items()}
 
 
 def _has_images(path: Path) -> bool:
@@ -253,20 +240,21 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return {key: value for key, value in stated.items() if value not in ("", "null", "~")}
 
 
-def _read_yolo(file: Path, folders: Sequence[Path], stated: Mapping[str, Any]) -> tuple[dict[str, Any], Counter[str]]:
+def _read_yolo(file: Path, stated: Mapping[str, Any], values: Sequence[Any]) -> tuple[dict[str, Any], Counter[str]]:
     """Convert YOLO to COCO: image ids count from 0 in order of names; category ids are those in labels.
 
-    Also returns how often what is left out.
+    Also returns how often what is left out. The values are folders and .txt lists of images.
     """
-    left_out = Counter[str]()
+    left_out, found = Counter[str](), [_find_below(file, stated.get("path"), value, _has_images) for value in values]
+    places = {os.path.realpath(place): place for place in found}.values()
     with translate_errors(SourceError, f"{str(file)!r} must have a list as 'names', or names by number"):
         names = _read_names(stated.get("names"))
     with translate_errors(SourceError, f"{str(file)!r} must have two numbers as 'kpt_shape'"):
         keypoints = _count_keypoints(stated.get("kpt_shape"))
-    listed = (path for folder in folders for path in _list_images(file, folder))
+    listed = (path for place in places for path in _list_images(file, place))
     paths = list({(os.path.realpath(path.parent), path.name): path for path in listed}.values())
     labels = [_label_of(path) for path in paths]
-    total = sum(path.stat().st_size for path in labels if path.is_file())
+    total = sum(label.stat().st_size for label in labels if label)
     limits.check("json_bytes", total, f"labels of {str(file)!r} have", SourceError)
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
@@ -274,10 +262,9 @@ def _read_yolo(file: Path, folders: Sequence[Path], stated: Mapping[str, Any]) -
         height, width = _measure(path) or (1, 1)  # unreadable images are reported when read
         name = path.relative_to(file.parent).as_posix()
         images.append({"id": number, "file_name": name, "height": height, "width": width})
-        left_out["missing files of labels, whose images count as empty"] += not label.is_file()
-        if label.is_file():
-            for each in _read_labels(label, names, (height, width), keypoints, left_out):
-                annotations.append({"id": len(annotations) + 1, "image_id": number, **each})
+        left_out["missing files of labels, whose images count as empty"] += label is None
+        for each in _read_labels(label, names, (height, width), keypoints, left_out) if label else ():
+            annotations.append({"id": len(annotations) + 1, "image_id": number, **each})
     categories = [{"id": number, "name": name} for number, name in names.items()]
     return {"images": images, "annotations": annotations, "categories": categories}, left_out
 
@@ -300,12 +287,13 @@ def _count_keypoints(stated: Any) -> int:
     return math.prod(map(int, shape))
 
 
-def _label_of(image: Path) -> Path:
-    """Path of an image's label file: in labels/ in place of the last images/, which may be above the data set."""
+def _label_of(image: Path) -> Path | None:
+    """An image's label file: in labels/ in place of the last images/, which may be above the data set; or beside it."""
     parts = list(image.absolute().with_suffix(".txt").parts)
     if "images" in parts[:-1]:
         parts[len(parts) - 1 - parts[::-1].index("images", 1)] = "labels"
-    return Path(*parts)
+    path = Path(*parts)
+    return path if os.path.isfile(path) else None  # noqa: PTH113 - of any length
 
 
 def _read_labels(
@@ -330,19 +318,16 @@ def _read_labels(
             raise SourceError(f"{where} must be numbers, got {line[:40]!r}.") from None
         if category not in names:
             raise SourceError(f"{where} must begin with a class of data.yaml, 0 to {max(names)}, got {category:g}.")
-        if keypoints and len(values) != 4:
-            if len(values) != 4 + keypoints:
-                raise SourceError(f"{where} must have 4 numbers of a box, and {keypoints} or none of its keypoints.")
+        if keypoints and len(values) == 4 + keypoints:
             left_out["sets of keypoints, whose boxes are scored"] += 1
             values = values[:4]
-        elif len(values) > 4 and len(values) % 2:
+        elif not keypoints and len(values) > 4 and len(values) % 2:
             left_out["confidences at the ends of lines"] += 1
             values.pop()
-        if len(values) != 4 and (len(values) < 6 or len(values) % 2):
-            raise SourceError(
-                f"{where} must have a class with 4 numbers of a box, or an x and y for each of 3 or more "
-                f"points, got {len(values)} numbers."
-            )
+        if len(values) != 4 and (keypoints or len(values) < 6 or len(values) % 2):
+            more = f", perhaps with {keypoints} of its keypoints" * bool(keypoints)
+            more = more or ", or an x and y for each of 3 or more points"
+            raise SourceError(f"{where} must have a class with 4 numbers of a box{more}, got {len(values)} numbers.")
         annotation = _annotate(int(category), values, size_hw)
         if annotation is None:
             raise SourceError(f"{where} must have coordinates of 0..1, shares of the image's sides.")

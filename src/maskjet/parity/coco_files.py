@@ -193,12 +193,17 @@ def draw_masks(truth: Entry) -> dict[str, Any]:
     pixels, points = 0.0, 0
     for entry in truth["annotations"]:
         mask, size = entry["segmentation"], sizes[entry["image_id"]]
-        if not _fits(mask, size):
+        lines = mask if isinstance(mask, list) else []
+        try:
+            fits = bool(lines) or coco_rle.from_json(mask)["size"] == size
+            pixels += sum(_measure_edges(line, size) for line in lines)
+        except Exception:  # values of any type may raise any error
+            fits = False
+        if not fits:
             expected = f"an RLE of its image's size {size}, or polygons of 3 or more points near the image, not long,"
             got = reprlib.repr(mask)
             raise InputError(f"{_name(entry)} must have {expected} as 'segmentation', got {got}.")
-        for line in mask if isinstance(mask, list) else ():
-            pixels, points = pixels + _length(line), points + len(line) // 2
+        points += sum(map(len, lines)) // 2
     if pixels > _USUAL_EDGE * points:
         limits.check("outline_pixels", math.ceil(pixels), "polygons of the truth have")
     drawn = ({**entry, "segmentation": _draw(entry, sizes[entry["image_id"]])} for entry in truth["annotations"])
@@ -216,34 +221,18 @@ def _draw(entry: Entry, size: Sequence[int]) -> Any:
     return rles[0]
 
 
-def _fits(mask: Any, size: Sequence[int]) -> bool:
-    """Whether a segmentation is an RLE of a size, or outlines of bounded length."""
-    try:
-        if isinstance(mask, list):
-            return bool(mask) and all(_is_polygon(line, size) for line in mask)
-        coco_rle.area(mask)
-        return bool(list(mask["size"]) == size)
-    except Exception:  # values of any type may raise any error
-        return False
+def _measure_edges(line: Sequence[float], size: Sequence[int]) -> float:
+    """Pixels along the edges of a polygon, diagonal ones counted once.
 
-
-def _is_polygon(line: Sequence[float], size: Sequence[int]) -> bool:
-    """Whether this is a polygon of bounded length that reaches at most one image size beyond the image's border.
-
-    Two points are none: pycocotools takes a list of four numbers for a box.
+    Raises an error if it is long, or ends more than an image size beyond the image's border. Two points are no polygon:
+    pycocotools takes a list of four numbers for a box.
     """
-    if len(line) < 6 or len(line) % 2:
-        return False
-    height, width = size
-    xs, ys = line[0::2], line[1::2]
-    is_near = -width <= min(xs) and max(xs) <= 2 * width and -height <= min(ys) and max(ys) <= 2 * height
-    return is_near and _length(line) <= _LONGEST_OUTLINE
-
-
-def _length(line: Sequence[float]) -> float:
-    """Pixels along the edges of a polygon, diagonal ones counted once."""
-    points = np.array(line, np.float64).reshape(-1, 2)
-    return float(abs(points - np.roll(points, 1, axis=0)).max(axis=1).sum())
+    points, most = np.array(line).reshape(-1, 2), np.array(size[::-1])
+    is_near = points.dtype.kind in "if" and (-most <= points).all() and (points <= 2 * most).all()
+    pixels = float(abs(points - np.roll(points, 1, axis=0)).max(axis=1).sum())
+    if not is_near or len(points) < 3 or pixels > _LONGEST_OUTLINE:
+        raise ValueError(pixels)
+    return pixels
 
 
 def _pick(entry: Entry, fields: Sequence[str]) -> dict[str, Any]:
