@@ -13,6 +13,7 @@ from maskjet import limits, traffic
 from maskjet.errors import InputError, MaskjetError, SourceError
 from maskjet.evaluation import datasets, scoring
 from maskjet.evaluation.datasets import DataSet
+from maskjet.masks import coco_rle
 from maskjet.parity import coco
 from tests.parity.hostile import STRANGE, replaced
 from tests.sources.clips import write_video
@@ -30,7 +31,12 @@ MERGES = "a0: &a0 {x: 1}\n" + "".join(
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
     folder = tmp_path_factory.mktemp("drawn") / "set"
-    traffic.write_coco(folder, images=3, size_hw=SIZE, annotations="polygon")
+    traffic.write_coco(folder, images=3, size_hw=SIZE)
+    truth = read(folder)
+    for entry in truth["annotations"]:
+        lines = coco_rle.polygons(entry["segmentation"], along="edges")
+        entry["segmentation"] = [line.ravel().tolist() for line in lines]
+    write(folder, truth)
     return folder
 
 

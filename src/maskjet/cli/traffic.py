@@ -17,11 +17,10 @@ maskjet traffic coco streets --images 20
 _VIDEO_EXAMPLES = """
 maskjet traffic video street.mp4
 maskjet traffic video quiet.mp4 --size 640x360 --frames 100 --density 0.3
-maskjet traffic video known.mp4 --seed 7 --truth known.mots.txt
 """
 _COCO_EXAMPLES = """
 maskjet traffic coco more-streets
-maskjet traffic coco outlines --images 20 --annotations polygon
+maskjet traffic coco small --images 20 --size 312
 """
 
 traffic_app = typer.Typer(
@@ -37,21 +36,13 @@ def traffic_video(
     frames: Annotated[int, option("N", "Number of frames.")] = 538,
     seed: Annotated[int, option("N", "Random seed: same seed, same bytes.")] = 0,
     density: Annotated[float, option("NUMBER", "Traffic density: 1 is lively, 0 empty.")] = 1.0,
-    truth: Annotated[
-        Path | None,
-        option("PATH", "A file for the truth about each thing, as .mot.txt, .mots.txt, or .json (COCO of videos)."),
-    ] = None,
 ) -> None:
     """Draw a video of a street, to try maskjet on."""
     from maskjet.traffic import write_video
 
     with progress("drawing", frames) as advance:
-        write_video(
-            path, size_hw=parse_size(size), frames=frames, seed=seed, density=density, truth=truth, on_progress=advance
-        )
-    for each in (path, truth):
-        if each is not None:
-            print_result(f"wrote {each}")
+        write_video(path, size_hw=parse_size(size), frames=frames, seed=seed, density=density, on_progress=advance)
+    print_result(f"wrote {path}")
 
 
 @add_command(traffic_app, _COCO_EXAMPLES, "coco")
@@ -63,18 +54,10 @@ def traffic_coco(
     images: Annotated[int, option("N", "Number of images.")] = 100,
     size: SizeOption = "720p",
     seed: Annotated[int, option("N", "Random seed: same seed, same bytes.")] = 0,
-    annotations: Annotated[str, option("rle|polygon", "Form of the masks.")] = "rle",
 ) -> None:
     """Draw images of streets with exact masks, in COCO's format."""
     from maskjet.traffic import write_coco
 
     with progress("drawing", images) as advance:
-        write_coco(
-            directory,
-            images=images,
-            size_hw=parse_size(size),
-            seed=seed,
-            annotations=annotations,  # type: ignore[arg-type] # checked there
-            on_progress=advance,
-        )
+        write_coco(directory, images=images, size_hw=parse_size(size), seed=seed, on_progress=advance)
     print_result(f"wrote {directory / 'annotations.json'}")

@@ -5,24 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import av
 import cv2
 
-from maskjet.checks import as_int, check_choice, check_count
+from maskjet.checks import as_int, check_count
 from maskjet.errors import InputError, OutputError
 from maskjet.host.files import naming, replacing
 from maskjet.masks import coco_rle
 from maskjet.traffic.bodies import CLASSES
 from maskjet.traffic.street import FPS, Street, TrafficFrame, sample
 
-Annotations = Literal["rle", "polygon"]
 _SMPTE170M, _LIMITED = 6, 1  # as in ITU-T H.273, and FFmpeg's AVCOL_RANGE_MPEG
 CATEGORIES = [{"id": class_id + 1, "name": name} for class_id, name in enumerate(CLASSES)]
 """COCO categories of street scenes."""
 OnProgress = Callable[[], object]
-_TRUTHS = (".mot.txt", ".mots.txt", ".json")  # suffixes of MOTChallenge boxes and masks, and of COCO video annotations
 
 # The output of x264's AVX-512 code depends on stray memory: with noise on the heap, 24 of 70 runs wrote the same bytes;
 # with AVX2 at most, all 70 did (PyAV 18.1, EPYC).
@@ -40,7 +38,6 @@ def write_video(
     frames: int = 538,
     seed: int = 0,
     density: float = 1.0,
-    truth: str | Path | None = None,
     on_progress: OnProgress | None = None,
 ) -> None:
     """Write an H.264 video of a street, 30 frames a second. Same arguments, same bytes.
@@ -51,19 +48,16 @@ def write_video(
         frames: Number of frames, at least 1.
         seed: Random seed of the street.
         density: Traffic density: 1 is lively, 0 empty.
-        truth: Path of a file for what is where, from frame to frame; its suffix is the format: .mot.txt boxes and
-            .mots.txt masks of MOTChallenge, .json COCO's annotations of videos.
         on_progress: Called after every frame.
 
     Raises:
         InputError: An argument is not as above.
-        OutputError: A file can't be written.
+        OutputError: The file can't be written.
     """
     check_count("frames", as_int(frames))
     if any(side % 2 for side in size_hw):
         raise InputError(f"size_hw must be even for a video, got {size_hw}.")
     street = Street(seed, size_hw, density=density)
-    known = None if truth is None else _VideoTruth(Path(truth))
     with replacing(path, "path") as temporary, av.open(str(temporary.path), "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=int(FPS), options=_ENCODING)
         stream.height, stream.width = size_hw
@@ -73,54 +67,11 @@ def write_video(
         context.colorspace = context.color_primaries = context.color_trc = _SMPTE170M
         context.color_range = _LIMITED
         for index in range(frames):
-            frame = street.frame(index)
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame.image, format="rgb24")))
-            if known is not None:
-                known.add(frame)
+            image = street.frame(index).image
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
             if on_progress:
                 on_progress()
         container.mux(stream.encode(None))
-    if known is not None:
-        with replacing(known.path, "truth") as temporary:
-            temporary.write(known.encode())
-
-
-class _VideoTruth:
-    """Ground truth of a video; track ids count from 1 in order of appearance."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._suffix = next((suffix for suffix in _TRUTHS if path.name.lower().endswith(suffix)), None)
-        if self._suffix is None:
-            raise InputError(f"truth must end in {', '.join(_TRUTHS)}, got {str(path)!r}.")
-        self._numbers: dict[int, int] = {}
-        self._images: list[dict[str, Any]] = []
-        self._entries: list[dict[str, Any]] = []
-
-    def add(self, frame: TrafficFrame) -> None:
-        index, (height, width) = len(self._images), frame.instance_map.shape
-        image = {"id": index + 1, "video_id": 1, "frame_id": index, "file_name": f"{index:06}.jpg"}
-        self._images.append({**image, "height": height, "width": width})
-        found = annotate(frame, index + 1, len(self._entries) + 1)
-        for track, entry in zip(frame.track_id.tolist(), found, strict=True):
-            number = self._numbers.setdefault(track, len(self._numbers) + 1)
-            self._entries.append({**entry, "video_id": 1, "track_id": number, "instance_id": number})
-
-    def encode(self) -> bytes:
-        if self._suffix == ".json":
-            videos = [{"id": 1, "name": self.path.stem}]
-            lists = {"images": self._images, "categories": CATEGORIES, "annotations": self._entries}
-            return json.dumps({"videos": videos, **lists}).encode()
-        lines = []
-        for each in self._entries:
-            frame, number, class_id, rle = (
-                each[name] for name in ("image_id", "track_id", "category_id", "segmentation")
-            )
-            if self._suffix == ".mot.txt":
-                lines.append(",".join(map(str, (frame, number, *each["bbox"], 1, class_id, 1))))
-            else:
-                lines.append(" ".join(map(str, (frame, number, class_id, *rle["size"], rle["counts"]))))
-        return "".join(f"{line}\n" for line in lines).encode()
 
 
 def write_coco(
@@ -129,7 +80,6 @@ def write_coco(
     images: int,
     size_hw: tuple[int, int] = (720, 1280),
     seed: int = 0,
-    annotations: Annotations = "rle",
     on_progress: OnProgress | None = None,
 ) -> None:
     """Write stills of random streets as a COCO data set. Same arguments, same bytes.
@@ -141,7 +91,6 @@ def write_coco(
         images: Number of images, at least 1.
         size_hw: (height, width) of the images in pixels, at least 16.
         seed: Random seed of the first image; each further image adds one.
-        annotations: "rle" is exact; "polygon" fills holes.
         on_progress: Called after every image.
 
     Raises:
@@ -149,7 +98,6 @@ def write_coco(
         OutputError: The files can't be written.
     """
     check_count("images", as_int(images))
-    check_choice("annotations", annotations, get_args(Annotations))
     directory = Path(directory)
     with naming(str(directory), "directory"):
         for old in (directory / "annotations.json", directory / "images"):
@@ -165,7 +113,7 @@ def write_coco(
         if not cv2.imwrite(str(directory / "images" / name), pixels, [cv2.IMWRITE_JPEG_QUALITY, 92]):
             raise OutputError(f"directory must be writable, {str(directory)!r} is not.")
         listed.append({"id": image_id, "file_name": name, "height": size_hw[0], "width": size_hw[1]})
-        found += annotate(scene, image_id, len(found) + 1, annotations)
+        found += annotate(scene, image_id, len(found) + 1)
         if on_progress:
             on_progress()
     data_set = {
@@ -179,15 +127,11 @@ def write_coco(
         temporary.write(json.dumps(data_set).encode())
 
 
-def annotate(scene: TrafficFrame, image_id: int, first_id: int, kind: Annotations = "rle") -> Iterator[dict[str, Any]]:
+def annotate(scene: TrafficFrame, image_id: int, first_id: int) -> Iterator[dict[str, Any]]:
     """The ground truth of one image as COCO annotations, numbered from `first_id`."""
     rles = coco_rle.encode(scene.masks())
     for number, (rle, class_id) in enumerate(zip(rles, scene.class_id.tolist(), strict=True)):
         x1, y1, x2, y2 = coco_rle.to_xyxy(rle)
-        if kind == "rle":
-            segmentation: Any = coco_rle.to_json(rle)
-        else:
-            segmentation = [line.ravel().tolist() for line in coco_rle.polygons(rle, along="edges")]
         yield {
             "id": first_id + number,
             "image_id": image_id,
@@ -195,5 +139,5 @@ def annotate(scene: TrafficFrame, image_id: int, first_id: int, kind: Annotation
             "bbox": [x1, y1, x2 - x1, y2 - y1],
             "area": coco_rle.area(rle),
             "iscrowd": 0,
-            "segmentation": segmentation,
+            "segmentation": coco_rle.to_json(rle),
         }
