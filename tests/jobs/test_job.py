@@ -97,7 +97,7 @@ def job(capsys, streets, out, *options):
 
 def arguments(streets, out, *options):
     devices = () if "--devices" in options else ("--devices", "cpu")
-    return ["job", str(streets), "--out", str(out), "--segment-images", "1", *devices, *options]
+    return ["job", "run", str(streets), "--out", str(out), "--segment-images", "1", *devices, *options]
 
 
 def patched(folder, patch):

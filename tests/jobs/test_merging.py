@@ -159,8 +159,6 @@ def test_what_cannot_be_merged_is_refused(tmp_path, outs):
             merge(str(tmp_path), jsonl=own)
     with pytest.raises(OutputError, match=r"out must be writable, '/dev/null/m\.json' is not"):
         merge(str(tmp_path), jsonl=outs["jsonl"], coco="/dev/null/m.json")
-    with pytest.raises(InputError, match="track must be left out for a job without --track, whose parts lack the"):
-        merge(str(tmp_path), **outs, track=True)
     assert not list(tmp_path.glob("m.*"))
 
 
@@ -171,7 +169,7 @@ def test_tracks_are_those_of_run(tmp_path, outs):
     with maskjet.load("demo", device="cpu", input_size=(160, 160), threshold=0.7) as model:
         run(model, clip, tmp_path / "run.jsonl", tmp_path / "run.json", track=True)
         run_job(tmp_path / "out", [video(clip, 0, 3), video(clip, 3, 2), video(clip, 5)], model, track=True)
-    merged = merge(str(tmp_path / "out"), **outs, parquet=str(tmp_path / "m.parquet"))
+    merge(str(tmp_path / "out"), **outs, parquet=str(tmp_path / "m.parquet"))
     for name in ("jsonl", "json"):
         assert (tmp_path / f"m.{name}").read_bytes() == (tmp_path / f"run.{name}").read_bytes()
     lines = lines_of(outs["jsonl"])
@@ -179,11 +177,6 @@ def test_tracks_are_those_of_run(tmp_path, outs):
     (batch,) = parquet.ParquetFile(tmp_path / "m.parquet").iter_batches()
     rows = [each.found.as_dict() for each in read_frames(batch, {}) if each.weak is None]
     assert rows == [Detections.from_dict(line).as_dict() for line in lines]
-    assert merge(str(tmp_path / "out"), jsonl=outs["jsonl"], track=False) == merged
-    for line in lines:
-        for each in line["detections"]:
-            del each["track_id"], each["track_class_id"]
-    assert lines_of(outs["jsonl"]) == lines
 
 
 def one_that_runs_off(name):

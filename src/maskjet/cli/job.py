@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from maskjet.checks import check_count
 from maskjet.cli import signals
@@ -105,21 +104,7 @@ class PlaceOptions:
     ] = None
 
 
-class _DefaultGroup(TyperGroup):
-    """A command group that runs its first command by default."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in {*self.commands, *self.get_help_option_names(ctx)}:
-            args = [next(iter(self.commands)), *args]
-        return super().parse_args(ctx, args)
-
-
-job_app = typer.Typer(
-    cls=_DefaultGroup,
-    no_args_is_help=True,
-    help="Detect on many files, with all devices, resumably. `maskjet job SOURCE` is `maskjet job run SOURCE`.",
-    epilog=_EXAMPLES,
-)
+job_app = typer.Typer(no_args_is_help=True, help="Detect on many files, with all devices, resumably.", epilog=_EXAMPLES)
 
 
 @add_command(job_app, _RUN_EXAMPLES, "run")
@@ -305,18 +290,10 @@ def merge(
     parquet: Annotated[
         str | None, option("PATH", "A Parquet file to write, with a row per frame as in parts, and columns of tracks.")
     ] = None,
-    track: Annotated[
-        bool | None,
-        switch(
-            "--track/--no-track",
-            "Give things the same number in all frames of a video, as `maskjet run --track`. Not given: if the job ran "
-            "with --track.",
-        ),
-    ] = None,
     incomplete: Annotated[bool, switch("--incomplete", "Merge the existing parts, though others are missing.")] = False,
 ) -> None:
     """Write a job's results as one COCO data set, JSON lines or Parquet file, with tracks."""
     from maskjet.jobs.merging import merge as write
 
-    merged = write(folder, coco=coco, jsonl=jsonl, parquet=parquet, track=track, incomplete=incomplete)
+    merged = write(folder, coco=coco, jsonl=jsonl, parquet=parquet, incomplete=incomplete)
     print_result(str(merged))

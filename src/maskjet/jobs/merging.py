@@ -58,29 +58,26 @@ def merge(
     coco: str | None = None,
     jsonl: str | None = None,
     parquet: str | None = None,
-    track: bool | None = None,
     incomplete: bool = False,
 ) -> Merged:
     """Join the parts of a job, in the order of its plan; memory does not grow with their number.
 
-    Lines are those of `maskjet run -o x.jsonl` over the same files. Images are numbered across segments, as in a
-    folder, and "source" is the image's own path, as a part does not know its folder. In a COCO data set, image ids
-    number all frames from 0.
+    Lines are those of `maskjet run -o x.jsonl` over the same files, with tracks if the job ran with `--track`. Images
+    are numbered across segments, as in a folder, and "source" is the image's own path, as a part does not know its
+    folder. In a COCO data set, image ids number all frames from 0.
 
     Args:
         out: The job's output, with segments.jsonl and parts.
         coco: Path of a COCO data set to write, .json.
         jsonl: Path of JSON lines to write, one per frame.
         parquet: Path of a Parquet file to write, with a row per frame as in parts, and columns of tracks.
-        track: Whether the frames of videos get their tracks, those of `maskjet run VIDEO --track`; images have none.
-            None is whether the job was to track.
         incomplete: Whether to go on if segments have no part.
 
     Returns:
         Counts of what was written.
 
     Raises:
-        InputError: Nothing is to be written, segments have no part, or the job was not to track.
+        InputError: Nothing is to be written, or segments have no part.
         SourceError: The job's output or a part of it can't be read.
         OutputError: A file can't be written.
         MissingDependencyError: pyarrow is not installed.
@@ -110,7 +107,7 @@ def merge(
                 sinks.append(make(path))
                 undo.callback(sinks[-1].abandon)  # does nothing once it is closed
         texts = Sinks(sinks)
-        for frame, each in _read(parts, missing, track):
+        for frame, each in _read(parts, missing):
             if sinks:
                 texts.write(frame, each.found)
             if add_row is not None:
@@ -156,7 +153,7 @@ def _track(frame: FoundFrame, tracker: Tracker) -> FoundFrame:
     return replace(frame, found=tracked[: len(frame.found)], weak=None)
 
 
-def _read(parts: Parts, missing: set[str], track: bool | None) -> Iterator[tuple[Frame, FoundFrame]]:
+def _read(parts: Parts, missing: set[str]) -> Iterator[tuple[Frame, FoundFrame]]:
     """Yield frames with detections, in the plan's order, numbered as in their sources."""
     images = 0  # images in earlier segments
     trackers: dict[str, Tracker] = {}  # of the current video, by its path
@@ -164,8 +161,7 @@ def _read(parts: Parts, missing: set[str], track: bool | None) -> Iterator[tuple
         if name not in missing:
             paths = [] if segment.is_video else [as_utf8(file.path) for file in segment.files]
             positions = {path: i for i, path in enumerate(paths, images)}
-            following = trackers if segment.is_video and track is not False else None
-            for each in _read_part(parts, name, following, must_track=bool(track)):
+            for each in _read_part(parts, name, trackers if segment.is_video else None):
                 if segment.is_video:
                     index, shown = each.index, f"{each.source}#{each.index}"
                 else:
@@ -181,31 +177,22 @@ def _position_of(frame: FoundFrame, positions: dict[str, int], path: str) -> int
     return positions[frame.source]
 
 
-def _read_part(
-    parts: Parts, name: str, trackers: dict[str, Tracker] | None, *, must_track: bool
-) -> Iterator[FoundFrame]:
+def _read_part(parts: Parts, name: str, trackers: dict[str, Tracker] | None) -> Iterator[FoundFrame]:
     """Yield the frames of a part, one row group at a time in memory; tracked if the job tracks."""
-    with parts.open(name) as file:
-        with _naming(parts.path_of(name)):
-            about = metadata(file.schema_arrow)
+    with parts.open(name) as file, _naming(parts.path_of(name)):
+        about = metadata(file.schema_arrow)
         threshold = about.get("track_threshold")
-        if must_track and threshold is None:
-            raise InputError(
-                "track must be left out for a job without --track, whose parts lack the weaker detections that hold "
-                "tracks together: run the job again with --track."
-            )
         class_names = {int(class_id): str(named) for class_id, named in about.get("class_names", {}).items()}
-        with _naming(parts.path_of(name)):
-            for group in range(file.num_row_groups):
-                for batch in file.read_row_group(group).to_batches():
-                    for frame in read_frames(batch, class_names):
-                        if trackers is None or threshold is None:
-                            yield frame
-                            continue
-                        if frame.source not in trackers:
-                            trackers.clear()
-                            trackers[frame.source] = Tracker(threshold=threshold)
-                        yield _track(frame, trackers[frame.source])
+        for group in range(file.num_row_groups):
+            for batch in file.read_row_group(group).to_batches():
+                for frame in read_frames(batch, class_names):
+                    if trackers is None or threshold is None:
+                        yield frame
+                        continue
+                    if frame.source not in trackers:
+                        trackers.clear()
+                        trackers[frame.source] = Tracker(threshold=threshold)
+                    yield _track(frame, trackers[frame.source])
 
 
 @contextmanager
