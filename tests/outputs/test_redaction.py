@@ -320,20 +320,13 @@ class TestHold:
             Painter(style).prepare(frame(noise(SIZE, 1)), found_in(masks[0]))
 
     @pytest.mark.parametrize("size", [(96, 128), (24, 32), (49, 63), (1, 1), (480, 5)])
-    def test_a_frame_of_another_size_is_covered_where_the_one_before_was(self, size):
+    def test_a_frame_of_another_size_is_covered_as_long_as_the_one_before_would_be(self, size):
         mask = np.zeros((1, 48, 64), bool)
-        mask[0, 30, 40] = mask[0, 0, 0] = mask[0, 47, 20:60] = True
+        mask[0, 30, 40] = True
         painter = Painter(Redaction(margin=0))
         self.hidden(painter, found_in(mask))
-        rows, columns = (-(-side // 2) for side in size)
-        touched = np.zeros((rows, columns), bool)
-        for y, x in np.argwhere(mask[0]) // 2:
-            low = np.floor(np.array([y * rows / 24, x * columns / 32]) + 1e-9).astype(int)
-            high = np.ceil(np.array([(y + 1) * rows / 24, (x + 1) * columns / 32]) - 1e-9).astype(int)
-            touched[low[0] : high[0], low[1] : high[1]] = True
-        touched = touched.repeat(2, axis=0).repeat(2, axis=1)[: size[0], : size[1]]
         for index in range(1, 6):
-            np.testing.assert_array_equal(self.hidden(painter, found_in(np.zeros((0, *size))), index), touched)
+            assert self.hidden(painter, found_in(np.zeros((0, *size))), index).all()
         assert not self.hidden(painter, found_in(np.zeros((0, *size))), 6).any()
 
 

@@ -66,18 +66,19 @@ def grow(region: Region, margin: int) -> Region:
 
 
 class HeldRegion:
-    """A source's region in which pixels stay for `hold` more frames, up to 254, after they were last inside."""
+    """A source's region in which pixels stay for `hold` more frames, up to 254, after they were last inside.
+
+    Where the size of frames changes, all pixels stay for as long as any would have.
+    """
 
     def __init__(self, hold: int) -> None:
         self._hold = hold
-        self._left: NDArray[np.uint8] | None = None  # remaining frames of each pixel, this one included
+        self._left = np.empty((0, 0), np.uint8)  # remaining frames of each pixel, this one included
 
     def add_to(self, region: Region) -> None:
         """Add the held pixels to the next frame's region, in place."""
-        if self._left is None:
-            self._left = np.zeros_like(region)
-        elif self._left.shape != region.shape:
-            self._left = stretch(self._left, region.shape)
+        if self._left.shape != region.shape:
+            self._left = np.full_like(region, self._left.max(initial=0))
         count_down(region, self._left, self._hold + 1)
 
 
@@ -92,17 +93,6 @@ def _fill_box(region: Region, box: NDArray[np.float32], number: int) -> None:
     left, top = np.minimum(np.floor(low.clip(0)), size - 1).astype(int).tolist()
     right, bottom = np.maximum(np.ceil(high.clip(max=size)), (left + 1, top + 1)).astype(int).tolist()
     region[top:bottom, left:right] = 1
-
-
-def stretch(left: NDArray[np.uint8], size_hw: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Resize counts to another frame size; each pixel gets the maximum of those it overlaps."""
-    if not left.size or 0 in size_hw:
-        return np.zeros(size_hw, np.uint8)
-    for axis, side in enumerate(size_hw):
-        first = np.arange(side) * left.shape[axis] // side
-        last = (np.arange(1, side + 1) * left.shape[axis] - 1) // side
-        left = np.max([left.take(np.minimum(first + k, last), axis) for k in range(max(last - first) + 1)], axis=0)
-    return left
 
 
 @compiled("void(uint8[:, ::1], uint8[:, ::1], int64)")
