@@ -238,7 +238,7 @@ def test_a_stalled_client_does_not_hold_the_end(model):
 def test_a_failed_device_or_a_signal_ends_the_service_when_all_are_answered(fails, model, street, capsys, monkeypatch):
     held = Held(model, error=DeviceError("The device failed.", index=0) if fails else None)
     announced = queue.SimpleQueue()
-    monkeypatch.setattr("maskjet.cli.serve.load_model", lambda *_: contextlib.nullcontext(held))
+    monkeypatch.setattr("maskjet.model.open_model", lambda *_: contextlib.nullcontext(held))
     monkeypatch.setattr("maskjet.cli.serve.print_result", announced.put)
 
     def use():
@@ -268,7 +268,7 @@ def test_a_failed_device_or_a_signal_ends_the_service_when_all_are_answered(fail
 
 def test_a_decode_without_end_does_not_hold_the_end(model, monkeypatch, capsys):
     go, begun, ended = threading.Event(), threading.Event(), []
-    monkeypatch.setattr("maskjet.cli.serve.load_model", lambda *_: contextlib.nullcontext(model))
+    monkeypatch.setattr("maskjet.model.open_model", lambda *_: contextlib.nullcontext(model))
     monkeypatch.setattr("maskjet.serve.bodies._decode", lambda *_: begun.set() or go.wait(60))
     monkeypatch.setattr("maskjet.serve.service._END_S", 0.2)
     monkeypatch.setattr("os._exit", lambda code: ended.append(code) or go.set())

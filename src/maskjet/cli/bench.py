@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from maskjet.cli.choosing import load_model
 from maskjet.cli.options import (
     INPUT,
     JsonOption,
@@ -37,9 +36,10 @@ def bench(
 ) -> None:
     """Measure how fast a model runs here, and what takes the time."""
     from maskjet.evaluation.speed import DEPTHS, measure_source
+    from maskjet.model import open_model
     from maskjet.sources.frames import open_source
 
     open_source(source).close()  # fail early, before the model is loaded
-    with load_model(model, weights, config) as loaded, progress("measuring", len(DEPTHS)) as advance:
+    with open_model(model, weights, config) as loaded, progress("measuring", len(DEPTHS)) as advance:
         report = measure_source(source, loaded, frames=frames, on_progress=advance)
     print_result(report.as_dict() if as_json else report, to_stdout=True)

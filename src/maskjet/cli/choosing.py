@@ -1,17 +1,13 @@
-"""Parse thresholds and classes from options, and load the model."""
+"""Options for thresholds and classes, and their parsing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from maskjet.cli.options import ENGINE_PANEL, option
-from maskjet.config import EngineConfig
 from maskjet.errors import InputError
-
-if TYPE_CHECKING:
-    from maskjet.model import Model
 
 ThresholdOption = Annotated[
     list[str] | None,
@@ -53,27 +49,3 @@ def parse_thresholds(texts: Sequence[str] | None) -> tuple[float | None, dict[st
         except ValueError as error:
             raise InputError(f"threshold must be a number or CLASS=NUMBER, got {item!r}.") from error
     return by_name.pop("", None), by_name
-
-
-def load_model(
-    model: str,
-    weights: Path | None,
-    config: EngineConfig,
-    *,
-    threshold: float | None = None,
-    by_class: Mapping[str, float] | None = None,
-    classes: Sequence[str] | None = None,
-    class_names: Path | None = None,
-    has_digest: bool = False,
-) -> Model:
-    """Load the model given by a command's options; raises as `maskjet.load`."""
-    from maskjet.model import open_model
-
-    return open_model(
-        *(model, weights, config),
-        threshold=threshold,
-        class_thresholds=by_class,
-        classes=split_list(classes) or None,
-        class_names=class_names,
-        has_digest=has_digest,
-    )

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from maskjet.cli.choosing import load_model
 from maskjet.cli.options import INPUT, JsonOption, WeightsOption, option, print_result, with_config
 from maskjet.config import EngineConfig
 from maskjet.spec import MODELS
@@ -56,7 +55,9 @@ def info(
     if model is None:
         print_result(facts if as_json else _lines(facts), to_stdout=True)
         return
-    with load_model(model, weights, config) as loaded:
+    from maskjet.model import open_model
+
+    with open_model(model, weights, config) as loaded:
         described = {
             "file": _describe_file(model, weights),
             **_describe_certificate(Path(model)),

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from maskjet.cli import signals
-from maskjet.cli.choosing import ClassesOption, ClassNamesOption, ThresholdOption, load_model, parse_thresholds
+from maskjet.cli.choosing import ClassesOption, ClassNamesOption, ThresholdOption, parse_thresholds, split_list
 from maskjet.cli.drawing import check_drawn, with_style
 from maskjet.cli.flags import Command
 from maskjet.cli.options import (
@@ -224,6 +224,7 @@ def run(
 ) -> None:
     """Find things in images and video; write video, JSON or pictures."""
     process.keep_freed_memory()
+    from maskjet.model import open_model
     from maskjet.outputs.opening import kind_of
     from maskjet.sources.containers import shown_name, stream_named
     from maskjet.sources.decoding import choose_decoding
@@ -238,7 +239,6 @@ def run(
     everywhere, by_class = parse_thresholds(threshold)
     if writing.record and config.decoder == "auto":
         config = replace(config, decoder="cpu")  # a GPU's JPEGs differ by 1, and other machines must get these digests
-    load = partial(load_model, model, weights, config, threshold=everywhere, classes=classes, class_names=class_names)
     counters: Any = ()
     if writing.count:
         from maskjet.tracking import parse_counters
@@ -266,7 +266,14 @@ def run(
         )
     found = expand_sources(source[0] if len(source) == 1 else list(source), recursive=recursive)
     job = Run(
-        load=load,
+        load=partial(
+            open_model,
+            *(model, weights, config),
+            threshold=everywhere,
+            classes=split_list(classes) or None,
+            class_names=class_names,
+            has_digest=writing.record,
+        ),
         opening=opening,
         decoding=partial(choose_decoding, config, len(found) if is_together else 1),
         streaming={
@@ -292,7 +299,6 @@ def run(
         shows=show,
     )
     if writing.record:
-        job.load = partial(load, has_digest=True)
         job.writing["record"] = job.describe
     try:
         (run_together if is_together else run_in_turn)(job, found, outs)

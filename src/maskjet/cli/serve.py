@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from maskjet.cli.choosing import load_model
 from maskjet.cli.options import (
     INPUT,
     WeightsOption,
@@ -160,11 +159,12 @@ def _serve_by_processes(
 def _serve_alone(chosen: dict[str, str], weights: Path | None, config: EngineConfig, settings: Settings) -> None:
     """Serve in this process."""
     from maskjet.host import process
+    from maskjet.model import open_model
     from maskjet.serve import create_app, server
 
     with ExitStack() as stack:
         listener = stack.enter_context(server.listen(settings))
-        models = {name: stack.enter_context(load_model(what, weights, config)) for name, what in chosen.items()}
+        models = {name: stack.enter_context(open_model(what, weights, config)) for name, what in chosen.items()}
         stack.enter_context(process.garbage_frozen())
         app = create_app(models, settings)
         names = ", ".join(models)

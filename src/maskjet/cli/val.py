@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from maskjet.cli.choosing import ThresholdOption, load_model, parse_thresholds, split_list
+from maskjet.cli.choosing import ThresholdOption, parse_thresholds, split_list
 from maskjet.cli.options import (
     INPUT,
     JsonOption,
@@ -70,9 +70,10 @@ def val(
     from maskjet.evaluation import scoring
     from maskjet.evaluation.datasets import DataSet
     from maskjet.evaluation.evaluation import write_evaluation
+    from maskjet.model import open_model
 
     everywhere, by_class = parse_thresholds(threshold)
-    with load_model(model, weights, config, threshold=everywhere, by_class=by_class) as loaded:
+    with open_model(model, weights, config, threshold=everywhere, class_thresholds=by_class) as loaded:
         task = scoring.prepare(DataSet(data, split), loaded, _parse_map(map))
         for note in task.notes:
             print_result(f"note: {note}")

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from maskjet.cli.choosing import load_model
 from maskjet.cli.options import INPUT, JsonOption, WeightsOption, completing, print_result, with_config
 from maskjet.config import EngineConfig
 from maskjet.spec import MODELS
@@ -45,11 +44,12 @@ def warm(
     """
     from maskjet import jit
     from maskjet.host import cache
+    from maskjet.model import open_model
 
     begin = time.monotonic()
     if _can_be_converted(model, config):
         config = replace(config, runtime="openvino")
-    with load_model(model, weights, config) as loaded:
+    with open_model(model, weights, config) as loaded:
         for power in range(config.batch.bit_length()):
             loaded.prepare(1 << power)
     for name in COMPILED:
