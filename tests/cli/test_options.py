@@ -10,12 +10,11 @@ from typer.testing import CliRunner
 
 from maskjet.cli import drawing
 from maskjet.cli.choosing import parse_thresholds
-from maskjet.cli.options import make_label_options, with_config
+from maskjet.cli.options import with_config
 from maskjet.config import EngineConfig
 from maskjet.drawing import Cutout, DrawStyle, Redaction
 from maskjet.drawing.style import SWITCHES
 from maskjet.errors import InputError
-from maskjet.outputs.label_options import LabelOptions
 
 NOTHING = DrawStyle(**dict.fromkeys(SWITCHES, False))
 NAMES = tuple(field.name for field in fields(EngineConfig))
@@ -65,9 +64,8 @@ def test_values_reach_the_field_in_its_type_and_others_keep_their_default(call, 
 
 
 def test_the_options_of_redact_and_cutout_are_fields_of_what_they_make():
-    for way, made in (("redact", Redaction), ("cutout", Cutout)):
-        own = {name for name, ways in drawing.GO_WITH.items() if way in ways}
-        assert own | {"classes", "on_top"} == {field.name for field in fields(made)}  # --draw and the style give these
+    for made in (Redaction, Cutout):
+        assert {*drawing._REPLACING, "classes", "on_top"} >= {field.name for field in fields(made)}
 
 
 @pytest.mark.parametrize(
@@ -102,11 +100,3 @@ def test_options_of_drawing_make_a_style(given, expected):
 def test_what_is_no_threshold_is_told(texts, message):
     with pytest.raises(InputError, match=re.escape(message)):
         parse_thresholds(texts)
-
-
-def test_categories_are_ids_by_name():
-    chosen = make_label_options({"coco_categories": "car=3, a=b=6", "yolo_parts": "all"})
-    assert chosen == LabelOptions(coco_categories={"car": 3, "a=b": 6}, yolo_parts="all")
-    for text in ("car", "car=x", "=3", "car=3,"):
-        with pytest.raises(InputError, match=f"coco_categories must be ids by name, as in car=3,bus=6, got '{text}'"):
-            make_label_options({"coco_categories": text})

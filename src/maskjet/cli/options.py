@@ -7,6 +7,7 @@ import inspect
 import json
 import re
 import sys
+import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,10 +41,17 @@ _METAVARS = {  # metavars of values that are no names
     "input_size": "WIDTHxHEIGHT",
     "letterbox_color": "#RRGGBB",
     "label": "TEMPLATE",
+    "replace_with": "COLOUR|NAME",
+    "margin": "PIXELS",
     "line_width": "PIXELS",
     "palette": "CLASS=COLOUR",
+    "host": "HOST",
+    "token": "TEXT",
+    "source": "[NAME=]URL|PATH",
+    "shared_memory": "PREFIX",
+    "tile": "N|WIDTHxHEIGHT|auto",
+    "overlap": "SHARE",
     "polygon_tolerance": "PIXELS",
-    "coco_categories": "NAME=ID",
 }
 _PANELS = {"device": None, **dict.fromkeys((*INPUT, "resample"), _INPUT_PANEL)}  # panels of other options
 _WIDEST = 24  # longest metavar; wider ones squeeze the help text
@@ -108,19 +116,19 @@ def with_config(*names: str) -> Callable[[Callable[..., None]], Callable[..., No
 def with_label_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command one option per field of `LabelOptions`, in place of its parameter `label_options`."""
     options = {field.name: option_of(LabelOptions, field.name, _LABELS_PANEL) for field in fields(LabelOptions)}
-    return with_options(command, "label_options", options, make_label_options)
+    return with_options(command, "label_options", options, lambda given: LabelOptions(**given))
 
 
 def with_tiling(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of `Tiling`, in place of its parameter `tiling`."""
     size = "Detect on overlapping tiles of this size; auto: the model's input, enlarged until there are at most 64."
     kinds: Any = {
-        "tile": (str, "N|WIDTHxHEIGHT|auto", size),
-        "overlap": (float, "SHARE", "Least overlap, 0 to 0.9 of a side. Not given: 0.2."),
-        "full": (bool | None, "", "Whether to detect on whole frames, too; by default so."),
+        "tile": (str, size),
+        "overlap": (float, "Least overlap, 0 to 0.9 of a side. Not given: 0.2."),
+        "full": (bool | None, "Whether to detect on whole frames, too; by default so."),
     }
     panel = "For small things in large frames"
-    options = {name: optional(name, kind, value, text, panel) for name, (kind, value, text) in kinds.items()}
+    options = {name: optional(name, kind, _METAVARS.get(name, ""), text, panel) for name, (kind, text) in kinds.items()}
     return with_options(command, "tiling", options, lambda given: Tiling(parse_tile(given.pop("tile", None)), **given))
 
 
@@ -134,17 +142,6 @@ def with_panel(name: str, group: type, panel: str) -> Callable[[Callable[..., No
         for each in fields(group)
     }
     return lambda command: with_options(command, name, options, lambda given: group(**given))
-
-
-def make_label_options(given: Mapping[str, Any]) -> LabelOptions:
-    """Make `LabelOptions` of the values of options that are given, by name."""
-    chosen = dict(given)
-    if (text := given.get("coco_categories")) is not None:
-        pairs = [pair.rpartition("=") for pair in text.split(",")]
-        if not all(name.strip() and number.strip().isdecimal() for name, _, number in pairs):
-            raise InputError(f"coco_categories must be ids by name, as in car=3,bus=6, got {text!r}.")
-        chosen["coco_categories"] = {name.strip(): int(number) for name, _, number in pairs}
-    return LabelOptions(**chosen)
 
 
 def with_options(
@@ -168,14 +165,19 @@ def with_options(
     return run
 
 
-def option_of(config: type, name: str, panel: str | None) -> inspect.Parameter:
-    """Declare the option of an annotated field of `EngineConfig`, `LabelOptions` or `DrawStyle`."""
+def option_of(config: type, name: str, panel: str | None, *, shows_default: bool = False) -> inspect.Parameter:
+    """Declare the option of an annotated field of a dataclass."""
     kind, text = typing.get_args(typing.get_type_hints(config, include_extras=True)[name])
     if kind is bool and getattr(config, name):
         kind = bool | None  # can be switched off
-    kind = float if kind == float | None else kind
+    elif isinstance(kind, types.UnionType) and kind != bool | None:
+        kind = typing.get_args(kind)[0]
+    if shows_default and kind not in (bool, bool | None) and getattr(config, name) not in (None, ()):
+        text = f"{text} Not given: {getattr(config, name)}."
     if kind in (bool, bool | None, int, float):
-        return optional(name, kind, _METAVARS.get(name, "N"), text, panel)
+        return optional(name, kind, _METAVARS.get(name, "SECONDS" if name.endswith("_s") else "N"), text, panel)
+    if typing.get_origin(kind) is tuple and typing.get_args(kind)[1] is ...:
+        return optional(name, list[str], _METAVARS[name], text, panel)
     choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
     metavar = "|".join(choices) or _METAVARS.get(name, "NAME")
     if len(metavar) > _WIDEST:

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import cv2
-import numpy as np
 
 from maskjet.detections import CocoKind, Detections, coco_annotations
-from maskjet.errors import InputError, suggest
 from maskjet.host.files import TemporaryFile, replacing
 from maskjet.outputs.label_options import LabelOptions
 from maskjet.outputs.labels import outlines
@@ -28,17 +26,11 @@ _OPTIONS = LabelOptions()
 
 
 class CocoJson(TextFile):
-    """A COCO data set, with a score per annotation; or a COCO results list.
+    """A COCO data set, with a score per annotation; or a COCO results list, in .segm.json or .bbox.json.
 
-    A file in .segm.json or .bbox.json is a list of results of that kind, for pycocotools' loadRes. A data set's
-    annotations are none: loadRes would take the sizes of masks from their boxes; see `Detections.to_coco`.
-
-    An image's id is its frame's index, or with `counts_images` its number in the file, from 0; its file_name is the
-    frame's name, relative to the file if the image lies beside or below it. COCO numbers categories from 1: if a
-    model's class ids start at 0, they are written plus one, else unchanged; or the options give classes their ids, and
-    leave out others. Masks are RLE, or polygons along the pixels' edges, as pycocotools reads them, whose area is
-    theirs. With tracking, annotations have their track_id, sources are listed as videos, and images have video_id and
-    frame_id, their index in it, as in data sets of video.
+    An image's id is its frame's index, or with `counts_images` its number in the file, from 0. Category ids are class
+    ids, plus one if the model's start at 0. A data set is no list of results: pycocotools' loadRes would take the sizes
+    of masks from their boxes.
 
     Entries are written as they come, one JSON object per line, to a .partial.jsonl beside the file, so that memory does
     not grow and entries survive a crash. `close` builds the file from them.
@@ -50,8 +42,7 @@ class CocoJson(TextFile):
         self._kind = _KINDS.get(Path(Path(path).stem).suffix.lower())
         self._annotations = 0
         self._first_id: int | None = None
-        self._ids: dict[int, int] = {}  # class id to category id, without omitted classes
-        self._classes: set[int] = set()
+        self._ids: dict[int, int] = {}  # class id to category id
         self._videos: dict[str, int] = {}
         self._folder = os.path.realpath(Path(path).parent)
 
@@ -59,11 +50,9 @@ class CocoJson(TextFile):
         """Write one frame's entries.
 
         Raises:
-            InputError: The model has no masks and results are of masks, or it lacks a class that the options name.
+            InputError: The model has no masks and results are of masks.
         """
         categories = self._new_categories(detections)
-        if self._options.coco_categories is not None:
-            detections = detections[np.isin(detections.class_id, [*self._ids])]
         image_id = self._frames if self._counts_images else frame.index
         if self._kind:
             self._add(detections.to_coco(image_id, self._ids, kind=self._kind))
@@ -96,18 +85,12 @@ class CocoJson(TextFile):
 
     def _new_categories(self, detections: Detections) -> list[dict[str, Any]]:
         """Category entries for new classes: the model's named ones, and unnamed detected ones."""
-        named, chosen = detections.class_names, self._options.coco_categories
         if self._first_id is None:
-            self._first_id = 1 if 0 in named else 0
-            for name in (chosen or ()) if named else ():
-                if name not in named.values():
-                    raise InputError(
-                        f"coco_categories must name classes of the model, got {name!r}{suggest(name, named.values())}"
-                    )
-        names = dict(zip(detections.class_id.tolist(), detections.class_name, strict=True)) | dict(named)
-        new = [n for n in sorted(names.keys() - self._classes) if chosen is None or names[n] in chosen]
-        self._classes |= names.keys()
-        self._ids |= {n: n + self._first_id if chosen is None else chosen[names[n]] for n in new}
+            self._first_id = 1 if 0 in detections.class_names else 0
+        found = zip(detections.class_id.tolist(), detections.class_name, strict=True)
+        names = {**dict(found), **detections.class_names}
+        new = sorted(names.keys() - self._ids.keys())
+        self._ids |= {n: n + self._first_id for n in new}
         return [{"name": names[n], "id": self._ids[n]} for n in new]
 
     def _add(self, entries: list[dict[str, Any]]) -> None:

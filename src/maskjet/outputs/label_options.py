@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import typing
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -37,10 +36,6 @@ class LabelOptions:
         "Images beside YOLO labels: none; copies of them; or symbolic links. Frames of video are JPEGs.",
     ] = "none"
     coco_masks: Annotated[Literal["rle", "polygons"], "Masks of a COCO data set: exact RLE, or polygons."] = "rle"
-    coco_categories: Annotated[
-        Mapping[str, int] | None,
-        "Ids of a COCO data set's categories, as in car=3,bus=6; other classes are left out. Not given: all, from 1.",
-    ] = None
     crop: Annotated[Literal["tight", "square"], "Crops of boxes; or of squares about them."] = "tight"
     crop_background: Annotated[
         Literal["keep", "transparent"], "Pixels of crops that are not the mask's: kept, or transparent, in .png."
@@ -52,7 +47,3 @@ class LabelOptions:
         for name, hint in typing.get_type_hints(type(self)).items():
             if typing.get_origin(hint) is Literal:
                 check_choice(name, getattr(self, name), typing.get_args(hint))
-        given = self.coco_categories or {"": 0}
-        ids = list(given.values())
-        if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in ids) or len({*ids}) < len(ids):
-            raise InputError(f"coco_categories must have a whole number of its own for each class, got {dict(given)}.")
