@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from maskjet.cli.choosing import split_list
 from maskjet.cli.options import option_of, optional, with_options
@@ -15,53 +15,34 @@ if TYPE_CHECKING:
     from maskjet.model import Model
 
 _PANEL = "How results are drawn"
-DRAWINGS = ("annotate", "redact", "cutout")
-_OWN: Mapping[str, tuple[type, str, str]] = {
-    "draw": (
-        str,
-        "NAME|NAME=CLASSES",
-        "annotate; or replace all pixels inside the masks (redact), or outside (cutout), of all classes or of those "
-        "named, as in redact=person,car. Then boxes and the like are drawn only if asked for. Not given: annotate.",
-    ),
-    "replace_with": (
-        str,
-        "COLOUR|NAME",
-        "What redact and cutout replace pixels with: black, white, grey, RRGGBB; mosaic or blur, made of pixels "
-        "outside the masks; or transparent, in .png. Not given: black.",
-    ),
-    "margin": (int, "PIXELS", "By how much redacted regions grow. Not given: a hundredth of the longer side."),
-    "hold": (int, "N", "For how many frames a redacted pixel stays redacted. Not given: 5 in video, 0 in images."),
-}
-"""Type, metavar and help of the options that are no fields of `DrawStyle`."""
-GO_WITH: Mapping[str, Sequence[str]] = {
-    "replace_with": ("redact", "cutout"),
-    "margin": ("redact",),
-    "hold": ("redact",),
-}
-"""Drawing modes that each option is valid for."""
+_STYLES: Mapping[str, type] = {"annotate": DrawStyle, "redact": Redaction, "cutout": Cutout}
+_REPLACING = ("replace_with", "margin", "hold")
+"""Fields of `Redaction` that are options."""
 
 
 def with_style(command: Callable[..., None]) -> Callable[..., None]:
     """Replace a command's parameter `style` by options: the style, and the pixels of masks in other outputs."""
-    options = {}
-    for name, (kind, metavar, text) in _OWN.items():
-        panel = None if name == "draw" else _PANEL
-        options[name] = optional(name, kind, metavar, text, panel, DRAWINGS if name == "draw" else ())
-    for field in fields(DrawStyle):
-        options[field.name] = option_of(DrawStyle, field.name, _PANEL)
+    text = (
+        "annotate; or replace all pixels inside the masks (redact), or outside (cutout), of all classes or of those "
+        "named, as in redact=person,car. Then boxes and the like are drawn only if asked for. Not given: annotate."
+    )
+    options = {"draw": optional("draw", str, "NAME|NAME=CLASSES", text, choices=[*_STYLES])}
+    options |= {name: option_of(Redaction, name, _PANEL) for name in _REPLACING}
+    options |= {field.name: option_of(DrawStyle, field.name, _PANEL) for field in fields(DrawStyle)}
     return with_options(command, "style", options, lambda given: (make_style(given), given.get("mask_pixels", "raw")))
 
 
 def make_style(given: Mapping[str, Any]) -> Style:
     """Build a style from given options, by name; raises InputError if they are incompatible."""
     values = dict(given)
-    way, classes = _parse_draw(values.pop("draw", DRAWINGS[0]))
+    way, classes = _parse_draw(values.pop("draw", "annotate"))
     if "palette" in values:
         values["palette"] = dict(item.rpartition("=")[::2] for item in split_list([values["palette"]]))
-    for name, ways in GO_WITH.items():
-        if name in values and way not in ways:
-            raise InputError(f"{name} must go with --draw {' or '.join(ways)}, got {values[name]!r} with {way}.")
-    replacing = {name: values.pop(name) for name in GO_WITH if name in values}
+    replacing = {name: values.pop(name) for name in _REPLACING if name in values}
+    for name, value in replacing.items():
+        ways = [known for known, style in _STYLES.items() if hasattr(style, name)]
+        if way not in ways:
+            raise InputError(f"{name} must go with --draw {' or '.join(ways)}, got {value!r} with {way}.")
     if way == "annotate":
         return DrawStyle(**values)
     on_top = None
@@ -69,7 +50,7 @@ def make_style(given: Mapping[str, Any]) -> Style:
         on_top = DrawStyle(**(dict.fromkeys(SWITCHES, False) | values))
     elif alone := next((name for name in values if name not in (*SWITCHES, "mask_pixels")), None):
         raise InputError(f"{alone} must go with something drawn on top, such as --outlines, with --draw {way}.")
-    return (Redaction if way == "redact" else Cutout)(classes=classes, on_top=on_top, **replacing)
+    return cast(Style, _STYLES[way](classes=classes, on_top=on_top, **replacing))
 
 
 def check_drawn(style: Style, outs: Sequence[str], *, shows: bool) -> None:
@@ -102,8 +83,8 @@ def check_classes(style: Style, model: Model) -> None:
 def _parse_draw(text: str) -> tuple[str, Sequence[str] | None]:
     """Parse --draw: the mode, and class names, None for all."""
     way, has_classes, names = text.partition("=")
-    if way not in DRAWINGS:
-        raise InputError(f"draw must be annotate, redact or cutout, got {text!r}{suggest(way, DRAWINGS, lists=False)}")
+    if way not in _STYLES:
+        raise InputError(f"draw must be annotate, redact or cutout, got {text!r}{suggest(way, _STYLES, lists=False)}")
     if not has_classes:
         return way, None
     classes = split_list([names])

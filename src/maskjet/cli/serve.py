@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-import types
-import typing
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +14,7 @@ from maskjet.cli.options import (
     INPUT,
     WeightsOption,
     option,
-    optional,
+    option_of,
     parse_processes,
     print_result,
     with_config,
@@ -49,31 +46,15 @@ _SETTINGS_PANEL = "Limits of the service"
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command one option per field of `Settings`, in place of its parameter `settings`."""
-    return with_options(command, "settings", {name: _option(name) for name in NAMES}, _make_settings)
+    panels = {name: None if name in _MAIN else _SETTINGS_PANEL for name in NAMES}
+    options = {name: option_of(Settings, name, panel, shows_default=True) for name, panel in panels.items()}
+    return with_options(command, "settings", options, _make_settings)
 
 
 def _make_settings(given: dict[str, Any]) -> Settings:
     os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")  # else 11 threads are woken per call, not 7
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else a client writes a line into the log per malformed call
     return Settings(**given | {"source": tuple(given.get("source", ()))}).with_token()
-
-
-def _option(name: str) -> inspect.Parameter:
-    """Declare the option of a field of `Settings`; None if not given."""
-    kind: Any
-    kind, text = typing.get_args(typing.get_type_hints(Settings, include_extras=True)[name])
-    if isinstance(kind, types.UnionType):
-        kind = typing.get_args(kind)[0]
-    if typing.get_origin(kind) is tuple:
-        kind = list[str]
-    default = getattr(Settings, name)
-    if kind is not bool and default not in (None, ()):
-        text = f"{text} Not given: {default}."
-    text_metavar = "PREFIX" if name == "shared_memory" else "TEXT"
-    numbers = {int: "N", float: "SECONDS" if name.endswith("_s") else "SHARE"}
-    metavar = {**numbers, str: text_metavar}.get(kind, "[NAME=]URL|PATH")
-    kind = bool | None if default is True else kind  # adds a --no- flag
-    return optional(name, kind, metavar, text, None if name in _MAIN else _SETTINGS_PANEL)
 
 
 @with_settings

@@ -115,15 +115,17 @@ class Redaction:
 
     classes: Sequence[str] | None = None
     """Names of the classes to redact; None for all."""
-    replace_with: str = "black"
-    """"black", "white", "grey", another colour as RRGGBB, or "transparent" (PNG only); or made of the pixels outside
-    the redacted region alone: "mosaic" of squares, or "blur", a smooth one."""
-    margin: int | None = None
-    """Pixels by which the region grows to all sides, at least 0; None for a hundredth of the image's longer side. In
-    video the region is of whole squares of 2 × 2 pixels, which share their chroma, so up to 2 pixels larger."""
-    hold: int | None = None
-    """Frames for which a pixel stays redacted after it was in the region, 0 to 254; None for 5 in video and 0 in
-    images."""
+    replace_with: Annotated[
+        str,
+        "What redact and cutout replace pixels with: black, white, grey, RRGGBB; mosaic or blur, made of pixels "
+        "outside the masks; or transparent, in .png. Not given: black.",
+    ] = "black"
+    margin: Annotated[int | None, "By how much redacted regions grow. Not given: a hundredth of the longer side."] = (
+        None
+    )
+    hold: Annotated[
+        int | None, "For how many frames a redacted pixel stays redacted. Not given: 5 in video, 0 in images."
+    ] = None
     on_top: DrawStyle | None = None
     """Annotation drawn on top; None for none."""
 
@@ -153,7 +155,7 @@ class Cutout:
     classes: Sequence[str] | None = None
     """Names of the classes to keep; None for all."""
     replace_with: str = "black"
-    """The background: as in `Redaction`, where "mosaic" and "blur" are made of the background alone."""
+    """The background, as in `Redaction`; "mosaic" and "blur" are made of the background alone."""
     on_top: DrawStyle | None = None
     """Annotation drawn on top; None for none."""
 
