@@ -592,7 +592,7 @@ def test_processes_share_a_gpu_and_find_the_same(tmp_path, street):
     options = ("--processes", "2", "--device", "cuda")
     with started(tmp_path, *options, devices="", patch=CONTEXTS) as service:
         service.wait_until_ready(600)
-        assert re.search(r"serving demo on cuda:0, cuda:0 \(\d+\.\d GiB of GPU memory each\) at", service.log)
+        assert "serving demo on cuda:0, cuda:0 at" in service.log
         with both(service) as pair:
             one, other = (each.json("/v1/predict", method="POST", body=encoded(street)) for each in pair)
         assert one == other

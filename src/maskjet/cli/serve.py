@@ -120,21 +120,14 @@ def serve(
 def _serve_by_processes(
     chosen: dict[str, str], weights: Path | None, places: Sequence[Place], config: EngineConfig, settings: Settings
 ) -> None:
-    """Serve with worker processes, and print the GPU memory of each."""
-    from maskjet.host.devices import free_gpu_bytes
+    """Serve with worker processes."""
     from maskjet.serve import processes
 
-    first, names, where = places[0], ", ".join(chosen), ", ".join(place.device for place in places)
-    before = free_gpu_bytes(first)
-
-    def announce(url: str) -> None:
-        each = ""
-        if before is not None and (after := free_gpu_bytes(first)) is not None:
-            gib = (before - after) / 2**30 / sum(place.device == first.device for place in places)
-            each = f" ({gib:.1f} GiB of GPU memory each)"
-        print_result(f"maskjet: serving {names} on {where}{each} at {url}")
-
-    processes.serve(chosen, places, config, settings, weights=weights, announce=announce)
+    names, where = ", ".join(chosen), ", ".join(place.device for place in places)
+    told = f"maskjet: serving {names} on {where} at"
+    processes.serve(
+        chosen, places, config, settings, weights=weights, announce=lambda url: print_result(f"{told} {url}")
+    )
 
 
 def _serve_alone(chosen: dict[str, str], weights: Path | None, config: EngineConfig, settings: Settings) -> None:
