@@ -34,11 +34,7 @@ def split_list(texts: Sequence[str] | None) -> list[str]:
 
 
 def parse_thresholds(texts: Sequence[str] | None) -> tuple[float | None, dict[str, float]]:
-    """Parse --threshold: the one for all classes, None without, and those of single classes by name.
-
-    Raises:
-        InputError: A value is no number, or is given twice.
-    """
+    """Parse --threshold: the one for all classes, None without, and those of single classes by name."""
     by_name: dict[str, float] = {}
     for item in split_list(texts):
         name, _, number = item.rpartition("=")

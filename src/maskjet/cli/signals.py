@@ -50,9 +50,7 @@ def raising() -> Iterator[list[int]]:
 class Stop:
     """Stops a stream between two frames, so that all outputs have the same frames; see `stopping`.
 
-    Attributes:
-        number: Number of the signal; None while none has come.
-        event: Set by the signal; ends `Model.stream` even if no frame comes.
+    `number` is the signal's, None while none has come; `event` ends `Model.stream` even if no frame comes.
     """
 
     def __init__(self) -> None:

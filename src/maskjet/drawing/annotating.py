@@ -27,18 +27,10 @@ _ARROW = 12  # length of an arrow, in line widths
 def annotate(
     canvas: NDArray[np.uint8], detections: Instances, style: DrawStyle, trails: Sequence[NDArray[np.float64]] = ()
 ) -> None:
-    """Draw detections into their image, the most confident on top, labels above all.
+    """Draw detections into their image, uint8 [H, W, 3] in RGB, the most confident on top, labels above all.
 
-    Those whose box is not finite or lies outside the image are left out. The same detections always look the same.
-
-    Args:
-        canvas: uint8 [H, W, 3], RGB, contiguous, of the detections' size.
-        detections: Instances of the image; without masks, only boxes and labels are drawn.
-        style: Parts that are drawn, and their colours.
-        trails: Per detection the way of its track, float64 [k, 2], points (x, y) in pixels; none if empty.
-
-    Raises:
-        InputError: A mask is malformed, or not of the image's size.
+    Those whose box is not finite or lies outside the image are left out. `trails` are float64 [k, 2] per detection,
+    points (x, y) in pixels. Raises InputError for a mask that is malformed or of another size.
     """
     is_visible = _is_visible(detections.xyxy, detections.image_size)
     if not is_visible.any():
@@ -119,9 +111,7 @@ def _is_visible(xyxy: NDArray[np.float32], size_hw: tuple[int, int]) -> NDArray[
 def _frames(xyxy: NDArray[np.float64], size_hw: tuple[int, int], line: int) -> NDArray[np.int64]:
     """Outer edges of the drawn frames; lines are centred on the boxes' edges, and moved into the image.
 
-    Returns:
-        int64 [n, 4], left, top, right, bottom in pixels, right and bottom exclusive, inside the image, no side shorter
-        than a line's width.
+    int64 [n, 4]: left, top, right, bottom, the last two exclusive; no side is shorter than a line's width.
     """
     height, width = size_hw
     corners = np.rint(xyxy).astype(np.int64).reshape(-1, 2, 2)

@@ -42,13 +42,7 @@ def arrange_labels(detections: Instances, frames: Rectangles, *, style: DrawStyl
     """Choose texts and places of labels without overlap; labels that find no place are left out.
 
     Large boxes choose first, which in video is calmer than by confidence: on 120 frames of two demo videos 6.5 % of the
-    labels change their place from one frame to the next, against 7.6 %.
-
-    Args:
-        detections: n detections.
-        frames: int64 [n, 4], boxes as drawn: left, top, right, bottom in pixels, right and bottom exclusive.
-        style: Its template is filled.
-        measures: Sizes of letters and lines.
+    labels change their place from one frame to the next, against 7.6 %. `frames` are int64 [n, 4], boxes as drawn.
     """
     height, width = detections.image_size
     room = width - 2 * measures.pad
@@ -119,10 +113,9 @@ def _drawable(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _fit(name: str, before: str, after: str, room: int, measures: Measures) -> tuple[str, int]:
-    """Join the parts; a wide name is cut, and left out if the text is still wider than `room` pixels.
+    """Join the parts of a text that fits into `room` pixels; a wide name is cut or left out.
 
-    Returns:
-        The text and its width in pixels; "" and 0 if even without the name it is wider.
+    Returns the text and its width in pixels, "" and 0 if even without the name it is wider.
     """
     text = f"{before}{name}{after}".strip()
     width = _width(text, measures)
@@ -150,17 +143,9 @@ def place_plates(
 ) -> None:
     """Place labels greedily, each at the cheapest of twelve places about its box that is free of earlier labels.
 
-    Above comes first, then below, inside and beside. Covering boxes costs, above all if most of a box is hidden.
-
-    Args:
-        frames: int64 [n, 4], boxes as left, top, right, bottom, none of them empty.
-        widths: int64 [n] of the labels; 0 for none.
-        order: int64 [n], positions of the labels in the order in which they are placed.
-        high: Height of every label.
-        height: Height of the image.
-        width: Width of the image.
-        gap: Pixels kept free between two labels.
-        out: int64 [n, 4], labels as left, top, right, bottom; all -1 if there is no place.
+    Above comes first, then below, inside and beside. Covering boxes costs, above all if most of a box is hidden. The
+    size is the image's, `widths` are the labels', 0 for none, and `gap` is kept free between two. `out` is int64 [n, 4]
+    as left, top, right, bottom; all -1 if there is no place.
     """
     out[:] = -1
     for i in order:

@@ -73,11 +73,7 @@ class Trails:
         self._ways: dict[int, deque[tuple[int, float, float]]] = {}  # by id: (frame, x, y), newest first
 
     def follow(self, xyxy: NDArray[np.float32], track_id: NDArray[np.int64]) -> list[NDArray[np.float64]]:
-        """Append the next frame's tracks to their trails.
-
-        Returns:
-            Per detection its way, float64 [k, 2], points (x, y), the last one first; empty without a track.
-        """
+        """Append the next frame's tracks; returns each detection's way, float64 [k, 2], the last point first."""
         self._frame += 1
         shown = []
         for number, (x1, _, x2, y2) in zip(track_id.tolist(), xyxy.tolist(), strict=True):
@@ -189,11 +185,7 @@ def _paint(
 
 
 def _find_redacted(detections: Instances, style: Redaction, held: HeldRegion | None = None) -> Region:
-    """The region to redact, including held pixels; for video at half resolution, in squares of 2 × 2.
-
-    What is held is video, where squares of 2 × 2 pixels share their chroma: a pixel outside would show some of one
-    inside. So its region is one of whole squares, which is also found four times as fast.
-    """
+    """The region to redact, including held pixels; for video, where they share their chroma, of squares of 2 × 2."""
     by_size = math.ceil(max(detections.image_size) * _MARGIN_SHARE)
     margin = by_size if style.margin is None else style.margin
     square = 1 if held is None else 2

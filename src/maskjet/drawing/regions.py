@@ -38,10 +38,7 @@ def pick(detections: Instances, classes: Sequence[str] | None) -> Instances:
 def unite(detections: Instances, square: int = 1) -> Region:
     """The union of all masks; a square of `square` × `square` pixels is inside if any of its pixels is.
 
-    A detection without a mask, or with an empty one, counts with its box.
-
-    Raises:
-        InputError: A mask is malformed, or a box that counts is not finite.
+    A detection without a mask, or with an empty one, counts with its box; InputError if that is not finite.
     """
     masks = coco_rle.to_runs(detections.rle or (), detections.image_size)
     region = masks.unite(square)

@@ -17,16 +17,9 @@ _GREY = 128.0  # colour of a mosaic without any sampled pixel
 
 
 def replace(image: NDArray[np.uint8], replaced: Region, sampled: Region, replace_with: str) -> NDArray[np.uint8]:
-    """Replace the pixels of a region; only sampled pixels influence the replacement.
+    """Replace pixels of an image, uint8 [H, W, 3], which may be overwritten; only sampled ones have any influence.
 
-    Args:
-        image: uint8 [H, W, 3], RGB, contiguous; may be overwritten.
-        replaced: The pixels to replace.
-        sampled: The pixels that the colours of "mosaic" and "blur" come from.
-        replace_with: As in `Redaction`.
-
-    Returns:
-        uint8 [H, W, 3], RGB; if transparent [H, W, 4], with zeros where pixels are replaced.
+    The result is uint8 [H, W, 3], RGB; if transparent [H, W, 4], with zeros where pixels are replaced.
     """
     if not image.size:
         return image

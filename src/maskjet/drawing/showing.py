@@ -18,16 +18,10 @@ _JPEG_QUALITY = 92
 
 
 def encode(pixels: NDArray[np.uint8], suffix: str, quality: int | None = None, *, name: str = "path") -> bytes:
-    """Encode a picture.
+    """Encode a picture, uint8 [H, W, 3] in RGB, for .png also [H, W, 4] in RGBA; `name` is the path's in messages.
 
-    Args:
-        pixels: uint8 [H, W, 3], RGB; for .png also [H, W, 4], RGBA.
-        suffix: Suffix of the format's files, in lower case.
-        quality: 1 to 100, for .jpg and .webp; None is 92 for .jpg, and a .webp without loss.
-        name: Name of the path in error messages.
-
-    Raises:
-        OutputError: The format can't hold a picture of this size.
+    The quality, 1 to 100, is that of .jpg, else 92, and of .webp, else without loss. Raises OutputError if the format
+    can't hold a picture of this size.
     """
     options = []
     if suffix in (".jpg", ".jpeg"):

@@ -17,8 +17,7 @@ _spent_s = 0.0
 def folder() -> Path | None:
     """The folder of the cache: `MASKJET_CACHE_DIR`, or maskjet's in the user's cache folder; None without a home.
 
-    It need not exist, nor be writable. Its files serve any machine with the same versions of Python and packages and
-    the same kind of processor or GPU, whoever's they are; code from it is run, so let nobody else write it.
+    It need not exist, nor be writable. Code from it is run, so let nobody else write it.
     """
     named = os.environ.get("MASKJET_CACHE_DIR")
     try:

@@ -53,11 +53,7 @@ def choose(devices: str, check_cpu: Callable[[], None], processes: int | None = 
         devices: "all" for each GPU, or names as `EngineConfig.device` has them, with commas; repeated for several
             processes on one device; or "auto" for the first GPU, else the CPU.
         processes: Processes for each name; None for as many as fill a GPU, but one for names that are repeated.
-        check_cpu: `EngineConfig.check_cpu`; called if a CPU is among the devices.
-
-    Raises:
-        InputError: An entry is no name of a device.
-        UnsupportedError: A device is not on this machine, or does not support the configuration.
+        check_cpu: Called if a CPU is among the devices, `EngineConfig.check_cpu`.
     """
     names = [name_device(name.strip()) for name in devices.split(",")] if devices not in (ALL, "auto") else []
     for name in names:
@@ -111,8 +107,7 @@ def free_gpu_bytes(place: Place) -> int | None:
 def count_gpus() -> int:
     """Number of GPUs that PyTorch sees; creates no CUDA context.
 
-    Importing PyTorch takes seconds, for which all processes would wait, so it is asked only where nvidia-smi, which
-    knows no instances of a GPU, may not know.
+    PyTorch, whose import takes seconds, is asked only where nvidia-smi, which knows no MIG instances, may not know.
     """
     package = importlib.util.find_spec("torch")
     if "torch" not in sys.modules and package is not None and package.origin is not None:
@@ -140,8 +135,7 @@ def ask_driver(*options: str) -> str:
 def place(devices: Sequence[str], environ: Mapping[str, str], *, cores: int) -> list[Place]:
     """Places of processes on devices: each sees only its GPU, and gets a share of the cores for OpenMP.
 
-    `environ` is of the process that starts them. An entry of its CUDA_VISIBLE_DEVICES, which may be an index or the
-    UUID of a GPU or of a MIG instance, is passed on as it is. Its OMP_NUM_THREADS is kept.
+    Entries of CUDA_VISIBLE_DEVICES, indices or UUIDs of GPUs or MIG instances, are passed on; OMP_NUM_THREADS is kept.
     """
     visible = environ.get(_VISIBLE)
     entries = None if visible is None else [entry.strip() for entry in visible.split(",")]

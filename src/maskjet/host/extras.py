@@ -9,15 +9,9 @@ from maskjet.errors import MissingDependencyError, first_line
 
 
 def require(module: str, *, extra: str | None, purpose: str) -> ModuleType:
-    """Import an optional package.
+    """Import an optional package or its submodule, or raise MissingDependencyError.
 
-    Args:
-        module: Name to import; with a dot for a submodule.
-        extra: Extra of maskjet that installs the package; None for a package that none does.
-        purpose: Feature that needs the package, as the subject of the message.
-
-    Raises:
-        MissingDependencyError: The package is not installed, or can't be imported.
+    `extra` is the one of maskjet that installs it, None if none does; `purpose` is the subject of the message.
     """
     try:
         return import_module(module)

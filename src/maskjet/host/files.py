@@ -28,12 +28,9 @@ def is_file_url(text: str) -> bool:
 
 
 def path_of_url(text: str) -> str:
-    """Path of a `file:` URL, with percent-encoding decoded; other texts stay unchanged.
+    """Path of a `file:` URL, with percent-encoding decoded, and "?" and "#" in it; other texts stay unchanged.
 
-    "?" and "#" that are not encoded belong to the path, as no file has a query.
-
-    Raises:
-        SourceError: The URL names another machine.
+    Raises SourceError if the URL names another machine.
     """
     match = _FILE_URL.match(text)
     if match is None:
@@ -60,16 +57,11 @@ class TemporaryFile:
 
     No other file has the temporary name: only a whole file replaces another, and two programs that write the same
     output don't mix. A path that is no regular file, such as a pipe or a device, is written to directly. Making one,
-    `write` and `finish` raise OutputError if the file can't be written.
-
-    Args:
-        path: Final path; its folder is made.
-        suffix: Suffix of the temporary name, with its dot; None for that of `path`.
-        name: Name of the argument that gave the path, for errors.
+    `write` and `finish` raise OutputError, which names the argument `name`, if the file can't be written.
 
     Attributes:
         file: Binary file to write to; `flush` passes all data to the system.
-        path: Absolute path of the file that is written.
+        path: Absolute path of the file that is written, in a folder that was made if missing.
     """
 
     def __init__(self, path: str, *, suffix: str | None = None, name: str = "out") -> None:

@@ -100,10 +100,9 @@ def suit_program() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Keep up to 64 MB of freed memory per heap; for short-lived programs, not for services.
+    """Keep up to 64 MB of freed memory per heap; not for services, whose memory grew with it.
 
-    glibc may give frames and activations back to the system as they are freed, depending on the order of calls. Then
-    each frame has up to 10,000 page faults, a sixth of its time on a CPU. A service's memory grew with it.
+    Else glibc may give frames back to the system, for 10,000 page faults each, a sixth of its time on a CPU.
     """
     if not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         with suppress(OSError, AttributeError):  # no glibc
@@ -112,10 +111,9 @@ def keep_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """Return free memory inside heaps to the system; for long-running services. Takes milliseconds.
+    """Return free memory inside heaps to the system, in milliseconds; for services.
 
-    glibc has up to eight heaps per core, and gives memory back at their ends only. A service of two cores whose threads
-    were all kept busy had 100 MiB of such gaps after half a minute and 160 after seven (`benchmarks/serve.md`).
+    glibc does so at the heaps' ends only: after minutes a busy service had 160 MiB of gaps (`benchmarks/serve.md`).
     """
     with suppress(OSError, AttributeError):  # no glibc
         ctypes.CDLL(None).malloc_trim(0)
@@ -181,11 +179,9 @@ def handling_signals(
 
 @contextmanager
 def garbage_frozen() -> Iterator[None]:
-    """Collect garbage once, then exclude live objects from later collections until the block ends.
+    """Collect garbage once, then exclude live objects from later collections until the block ends; for programs.
 
-    Python's collector stops every thread while it scans the heap. With PyTorch loaded a full collection takes 0.45 s
-    (torch 2.11, Python 3.12), and the results of every few thousand frames trigger one. The collector belongs to the
-    whole process, so programs should use this, not libraries.
+    With PyTorch loaded a full collection stops all threads for 0.45 s, and every few thousand frames trigger one.
     """
     gc.collect()
     gc.freeze()

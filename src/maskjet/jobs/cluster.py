@@ -37,13 +37,8 @@ def import_ray() -> Any:
 def connected(address: str) -> Iterator[Any]:
     """Connect to a Ray cluster, and yield the module ray; an existing connection is used, and left open.
 
-    Args:
-        address: "auto" for the cluster of this machine, "local" to start one on it, or HOST:PORT of the head of a
-            cluster that has this machine as a node.
-
-    Raises:
-        UnsupportedError: There is no cluster, or the connection is a Ray client's (ray://).
-        MissingDependencyError: Ray is not installed.
+    The address is "auto" for the cluster of this machine, "local" to start one on it, or HOST:PORT of the head of a
+    cluster that has this machine as a node. Raises UnsupportedError if there is none.
     """
     ray = import_ray()
     if ray.is_initialized():
@@ -104,18 +99,10 @@ class Pool:
 
 
 def fit(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None) -> Pool:
-    """Choose a pool of workers that fits the nodes.
+    """Choose a pool of workers that fits the nodes, given by the resources of each under Ray's names.
 
-    One GPU per worker if device is cuda, or auto and the cluster has GPUs; else one CPU.
-
-    Args:
-        nodes: Resources of each live node, by Ray's names.
-        device: auto, cpu or cuda.
-        workers: Number of workers; None is one per GPU, or else one per node.
-
-    Raises:
-        InputError: workers or the device is out of range.
-        UnsupportedError: There are not enough GPUs or CPUs.
+    A worker has a GPU if device is cuda, or auto and the cluster has GPUs; else a CPU. By default there is one per GPU,
+    or else one per node. Raises UnsupportedError if there are not enough.
     """
     cpus, gpus = (sum(node.get(kind, 0) for node in nodes) for kind in ("CPU", "GPU"))
     has = f"the cluster has {len(nodes)} node{'s' * (len(nodes) != 1)} with {cpus:g} CPUs and {gpus:g} GPUs"

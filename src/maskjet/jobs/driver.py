@@ -68,19 +68,11 @@ def run(
     stop: threading.Event,
     on_progress: Callable[[Progress], object] = lambda _: None,
 ) -> Progress:
-    """Run a job, or resume it: make the parts that are missing.
+    """Run a job, or resume it: make the parts that are missing of the segments of `plan`.
 
-    Args:
-        segments: Those of `plan`.
-        out: Path or URL of the output folder.
-        settings: How each segment is processed.
-        make_workers: Makes the workers from the orders that each gets, in JSON types; see `Worker`.
-        stop: Ends the job early; segments that are begun are finished.
-        on_progress: Called after each outcome, and while segments are skipped or awaited.
-
-    Raises:
-        OutputError: The output folder can't be written to, or another job works on it.
-        MaskjetError: A source does not exist, or workers can't start.
+    `make_workers` takes the orders of `Worker`. After `stop`, segments that are begun are finished. `on_progress` is
+    called after each outcome, and while segments are skipped or awaited. Raises OutputError if the folder can't be
+    written to or another job works on it, and the errors of sources and workers.
     """
     began, progress = time.monotonic(), Progress()
     folder, parts = Folder(out), Parts(out)

@@ -42,12 +42,7 @@ def hash_path(path: str) -> int:
 
 
 class Finder:
-    """Finds the files of sources, as `plan` takes them: each once, in an order that depends on names alone.
-
-    Raises:
-        InputError: They are of another type, none at all, or a URL may hold a secret.
-        SourceError: One is live, or can't be a path.
-    """
+    """Finds the files of sources, as `plan` takes them: each once, in an order that depends on names alone."""
 
     def __init__(self, sources: Any, *, recursive: bool) -> None:
         self._sources, self._recursive = list[str](), recursive

@@ -22,18 +22,11 @@ _ATOMIC = ("abfs", "abfss", "gcs", "gs", "hf", "s3")  # schemes of stores where 
 
 
 class Folder:
-    """An output folder on a local or mounted file system, or in an object store.
+    """An output folder on a local or mounted file system, or in an object store; nothing is created.
 
-    A file is named by its place, its path below the folder, as in "parts/ab/abcd.parquet". Methods raise OutputError
-    if the folder can't be written to, read or listed.
-
-    Args:
-        out: Path or URL; nothing is created.
-
-    Raises:
-        InputError: It is a URL that holds a secret, or of a store where an object appears before its upload ends.
-        OutputError: The store can't be reached.
-        MissingDependencyError: The package for such a URL is not installed.
+    A file is named by its place, its path below the folder, as in "parts/ab/abcd.parquet". Raises InputError for a URL
+    that holds a secret, or of a store where an object appears before its upload ends; methods raise OutputError if the
+    folder can't be reached, written to, read or listed.
     """
 
     def __init__(self, out: str) -> None:

@@ -50,13 +50,7 @@ class StartedWorker:
 
 
 class LocalWorkers:
-    """One process per device of this machine.
-
-    Args:
-        orders: Orders of `Worker` but for device and streams.
-        places: The devices.
-        streams: Segments per process at a time.
-    """
+    """One process per place, which processes `streams` segments at a time; orders are `Worker`'s but for these two."""
 
     _patience_s = math.inf  # time for assigned segments to finish after a stop
 
@@ -69,13 +63,8 @@ class LocalWorkers:
     def run(self, tasks: Iterator[Task | None], stop: threading.Event) -> Iterator[Outcome]:
         """Process segments; yields their outcomes in the order in which they finish.
 
-        Args:
-            tasks: Name of the part and segment; None while planning has not found the next one.
-            stop: Once it is set, no more segments are assigned, and those assigned are finished.
-
-        Raises:
-            MaskjetError: A worker can't start, or a part can't be written; see `Worker`.
-            DeviceError: A worker died again and again.
+        A task is None while planning has not found the next one. Once `stop` is set, no more segments are assigned, and
+        those assigned are finished. Raises the errors of `Worker`, and DeviceError if one dies again and again.
         """
         end, has_more = math.inf, True
         try:

@@ -62,11 +62,7 @@ class Plan:
             self._error = error
 
     def read(self) -> Iterator[tuple[str, Segment] | None]:
-        """Yield name and segment of each planned part, in order; None while the next one is not planned yet.
-
-        Raises:
-            MaskjetError: Planning failed.
-        """
+        """Yield name and segment of each planned part, None while the next one is not planned; raises what ended it."""
         with naming(*self._folder.scratch), self._reader as file:
             seen = 0
             while True:

@@ -73,14 +73,10 @@ def merge(
         parquet: Path of a Parquet file to write, with a row per frame as in parts, and columns of tracks.
         incomplete: Whether to go on if segments have no part.
 
-    Returns:
-        Counts of what was written.
-
     Raises:
         InputError: Nothing is to be written, or segments have no part.
         SourceError: The job's output or a part of it can't be read.
         OutputError: A file can't be written.
-        MissingDependencyError: pyarrow is not installed.
     """
     outs = [path for path in (coco, jsonl, parquet) if path is not None]
     if not outs:

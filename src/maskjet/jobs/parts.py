@@ -29,10 +29,6 @@ class Parts:
 
     Methods take digests, and raise InputError if one is none, OutputError if the folder can't be used, and SourceError
     if a part that is read is not there, or damaged.
-
-    Raises:
-        InputError: It is a URL that `Folder` refuses.
-        MissingDependencyError: pyarrow is not installed.
     """
 
     def __init__(self, out: str) -> None:
@@ -50,11 +46,7 @@ class Parts:
         return f"{FOLDER}/{digest[:2]}/{digest}.parquet"
 
     def write(self, digest: str, table: pyarrow.Table) -> None:
-        """Write a part atomically, and sync it to disk; an error leaves nothing of it.
-
-        Raises:
-            InputError: The table is not of `process`.
-        """
+        """Write a table of `process` atomically, and sync it to disk; an error leaves nothing of it."""
         from pyarrow import parquet
 
         place, data = self._place_of(digest), io.BytesIO()

@@ -47,24 +47,19 @@ def process(
         segment: The video's frames, or the images.
         model: The model, with the thresholds and classes that it was loaded with.
         every: Take one frame of a video in this many: those whose index is a multiple of it.
-        track: Whether frames of videos have weaker detections, too, in columns of their own: they only hold tracks
-            together, which `merge` finds.
+        track: Whether frames of videos have weaker detections, too, in columns of their own, for `merge` to track.
         tiling: How frames are cut into tiles, a `maskjet.tiling.layout.Tiling`.
-        batch: Largest number of frames that the network sees at once. None is 1 on a CPU, where more gain nothing, and
-            else the model's `EngineConfig.batch`.
-        decoding: Where videos and JPEGs are decoded, as `Model.decoding` gives it for as many segments as are processed
-            at a time; None is that for one.
+        batch: Most frames that the network sees at once; None is 1 on a CPU, and else the model's `EngineConfig.batch`.
+        decoding: Where videos and JPEGs are decoded; None is `Model.decoding()`.
 
     Returns:
         A row per frame, also where nothing was found, in the order of the video or of the segment's files; docs/jobs.md
-        has the columns. Frames and images that can't be decoded have no rows, and are listed in the metadata as
-        bad_frames.
+        has the columns. The metadata lists frames and images that can't be decoded as bad_frames.
 
     Raises:
         InputError: An argument is not as above.
         SourceError: A file can't be read, or has changed since the segment was planned.
         DeviceError: The device failed on a frame.
-        MissingDependencyError: pyarrow is not installed.
     """
     arrow()
     check_count("every", every)

@@ -1,7 +1,6 @@
 """Workers on a Ray cluster: actors that process several segments at a time and write the parts.
 
-Only names, segments in JSON types and counts pass through Ray. An actor that dies, perhaps with its node, is replaced
-as soon as there is room.
+Only names, segments and counts pass through Ray. An actor that dies is replaced as soon as there is room.
 """
 
 from __future__ import annotations
@@ -28,13 +27,7 @@ _log = logging.getLogger("maskjet")
 
 
 class RayWorkers(LocalWorkers):
-    """Ray actors with one GPU each, or else a share of the CPUs.
-
-    Args:
-        orders: Orders of `Worker` but for device and streams.
-        address: The cluster's; see `cluster.connected`.
-        workers: Number of workers; None is one per GPU, or else one per node.
-    """
+    """Ray actors with one GPU each, or else a share of the CPUs; see `cluster.connected` and `cluster.fit`."""
 
     _patience_s = 60.0
 
@@ -48,12 +41,7 @@ class RayWorkers(LocalWorkers):
         self._arrival: float | None = None  # deadline for the first worker process; None once it started
 
     def run(self, tasks: Iterator[Task | None], stop: threading.Event) -> Iterator[Outcome]:
-        """Process segments; see `LocalWorkers.run`, whose errors it also raises.
-
-        Raises:
-            UnsupportedError: The cluster does not answer, has no room for the workers, or they do not start.
-            DeviceError: The cluster failed.
-        """
+        """Process segments, as `LocalWorkers.run` does; raises DeviceError if the cluster fails."""
         with cluster.connected(self._address) as self._ray:
             nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
             self._pool = cluster.fit(nodes, self._orders["settings"]["config"]["device"], self._count)

@@ -73,11 +73,7 @@ def with_metadata(table: pyarrow.Table, **more: Any) -> pyarrow.Table:
 
 
 def metadata(of: pyarrow.Schema) -> dict[str, Any]:
-    """Parse maskjet's metadata of a schema.
-
-    Raises:
-        InputError: There is none, or it is not as this version of maskjet writes it.
-    """
+    """Parse maskjet's metadata of a schema; raises InputError if this version of maskjet writes none like it."""
     text = (of.metadata or {}).get(METADATA_KEY)
     if text is None:
         raise InputError("part must have maskjet's metadata, this file has none: it is not of a job.")
@@ -112,13 +108,7 @@ class FoundFrame:
 
 
 class TableBuilder:
-    """Builds a table from frames with their detections, added in order.
-
-    Args:
-        with_weak: Whether there are columns of weak detections.
-        with_tracks: Whether there are columns of tracks.
-        about: Further entries of the metadata, in JSON types.
-    """
+    """Builds a table from frames, added in order; `about` are further entries of its metadata, in JSON types."""
 
     def __init__(self, *, with_weak: bool = False, with_tracks: bool = False, **about: Any) -> None:
         self._schema = schema(with_weak=with_weak, with_tracks=with_tracks).with_metadata(
@@ -190,12 +180,7 @@ def _lists(found: Sequence[Detections]) -> dict[str, Any]:
 
 
 def read_frames(batch: pyarrow.RecordBatch, class_names: Mapping[int, str]) -> Iterator[FoundFrame]:
-    """Convert rows back to frames, equal to those given to `TableBuilder.add`, with sources by `as_utf8`.
-
-    Args:
-        batch: Rows of a part.
-        class_names: Names of the model's classes.
-    """
+    """Convert rows back to frames, equal to those given to `TableBuilder.add`, with sources by `as_utf8`."""
     about = zip(*(batch.column(name).to_pylist() for name in ("source", "index", "time_s")), strict=True)
     found = _read_lists(batch, class_names)
     weak = _read_lists(batch, class_names, _WEAK) if f"{_WEAK}rle" in batch.schema.names else repeat(None)

@@ -84,14 +84,10 @@ def _files_of(weights: Path) -> Sequence[Path]:
 
 
 class Worker:
-    """Processes segments and writes their parts; thread-safe.
+    """Processes segments and writes their parts; thread-safe. Raises the errors of `maskjet.load`.
 
-    Args:
-        orders: In JSON types: settings; device, the worker's own; streams, the number of segments that it processes at
-            a time; out, the output folder; facts, further metadata of each part; run, the name of the driver's run.
-
-    Raises:
-        InputError, CheckpointError, UnsupportedError: As `maskjet.load`; or the driver is of another version.
+    Orders are in JSON types: settings; device, the worker's own; streams, the number of segments that it processes at a
+    time; out, the output folder; facts, further metadata of each part; run, the name of the driver's run.
     """
 
     def __init__(self, orders: Mapping[str, Any]) -> None:
@@ -146,9 +142,7 @@ class Worker:
     def do(self, part: str, segment: Segment, *, is_again: bool = False) -> Outcome:
         """Detect on a segment and write its part, in up to three tries: errors of disks and networks may be transient.
 
-        Raises:
-            OutputError: The part can't be written, or a later job works on the folder.
-            DeviceError: The device failed, and the process must end.
+        Raises OutputError if a later job works on the folder, and DeviceError, after which the process must end.
         """
         self._folder.check(self._run)
         if is_again:

@@ -30,8 +30,7 @@ _PATIENCE = {"max_interleave_delta": "1000000"}  # µs; longest wait of video pa
 class AudioTrack:
     """An audio stream of a source's file, opened again; its packets are interleaved with frames by time.
 
-    Packets keep their distance in time to the frames. Those before the first frame and after the last are left out, so
-    that part of a video has its part of the audio. Damage ends the audio with a warning, and costs no frame.
+    Those before the first frame and after the last are left out. Damage ends the audio with a warning.
     """
 
     def __init__(
@@ -58,11 +57,7 @@ class AudioTrack:
             self._out = _add_stream(container, self._stream, self._next)
 
     def mux_until(self, container: av.container.OutputContainer, seconds: float) -> None:
-        """Write the packets that begin before a time of the output, in seconds.
-
-        Raises:
-            FFmpegError: The output can't be written; audio that the container refuses only ends.
-        """
+        """Write the packets that begin before a time of the output, in seconds; audio that it refuses ends."""
         while self._out is not None:
             if self._next is None:
                 self._next = self._read()
@@ -104,15 +99,7 @@ class AudioTrack:
 def open_audio(
     source: Source | None, path: str, container_format: str, start_s: float | None, options: Mapping[str, str]
 ) -> list[AudioTrack]:
-    """Open a video file's audio tracks for an output; warns about tracks that can't be copied.
-
-    Args:
-        source: Source of the frames.
-        path: Path of the output, for warnings.
-        container_format: FFmpeg's name of the output's format.
-        start_s: Time of the first frame in the source; None if it has no times.
-        options: Options of the output's container without audio.
-    """
+    """Open a video file's audio tracks for an output that begins at a time; warns about what can't be copied."""
     if source is None or source.kind != "video" or source.is_live or is_stream(source.name) or start_s is None:
         return []
     tracks, count = list[AudioTrack](), 0
@@ -171,10 +158,7 @@ def _unframing(stream: av.AudioStream) -> Callable[[av.Packet[Any]], av.Packet[A
 def _add_stream(
     container: av.container.OutputContainer, stream: av.AudioStream, first: av.Packet[Any]
 ) -> av.AudioStream:
-    """Add a copy of a stream to a container, with the codec header from its first packet.
-
-    It also has its language, title, and whether it is played unless another one is chosen.
-    """
+    """Add a copy of a stream to a container, with its language, title, and codec header of its first packet."""
     out = container.add_stream_from_template(stream)
     out.metadata.update((name, text) for name, text in stream.metadata.items() if name in ("language", "title"))
     out.disposition = stream.disposition

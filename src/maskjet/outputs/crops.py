@@ -21,8 +21,7 @@ class Crops(FolderSink):
     """A folder with a picture of each detection, in a folder per class: car/video_000003_0.jpg.
 
     A file is called like the frame's annotated image, with the detection's position in the frame and, with tracking,
-    its track's id: video_000003_0_track7.jpg. It is a .png if pixels are transparent. In names of classes characters
-    other than letters, digits, spaces and hyphens become "_"; a name that another class has gets its class id.
+    its track's id: video_000003_0_track7.jpg. A name of a folder that another class has gets the class id.
     """
 
     def __init__(self, path: str, options: LabelOptions = _OPTIONS, **others: Any) -> None:
@@ -31,11 +30,7 @@ class Crops(FolderSink):
         self._folders: dict[int, str] = {}
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Cut and write one frame's crops, in threads.
-
-        Raises:
-            InputError: The background is to be transparent and there are no masks, or the sink is closed.
-        """
+        """Cut and write one frame's crops, in threads."""
         path = self._names.take(frame.name, frame.index)
         self._threads.add(lambda: self._write(path, frame, detections))
 

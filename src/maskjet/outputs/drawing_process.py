@@ -1,7 +1,6 @@
 """Annotated video in a separate process: with a GPU, this process's interpreter lock is the bottleneck.
 
-The other process runs `AnnotatedVideo`. Frames go to it through memory that both have, all else through a connection.
-It makes one video at a time, and stays for the next one.
+Frames go to it through memory that both have, all else through a connection. It stays for the next video.
 """
 
 from __future__ import annotations
@@ -50,10 +49,7 @@ _changing = threading.Lock()
 
 
 def prepare(videos: int) -> bool:
-    """Start drawing processes for parallel videos if possible and faster; returns whether it is.
-
-    A process takes seconds until it takes frames.
-    """
+    """Start drawing processes for parallel videos, which takes seconds; returns whether that is possible and faster."""
     cores = len(os.sched_getaffinity(0))
     if cores < _LEAST_CORES or videos > cores // 2 or not torch.cuda.is_available():
         return False
@@ -76,11 +72,7 @@ os.register_at_fork(after_in_child=_idle.clear)  # they belong to the parent
 
 
 class VideoProcess(Sink):
-    """Proxy of an `AnnotatedVideo` in another process, with the same arguments and behaviour.
-
-    Raises:
-        OutputError: Also if the process ends before the video is whole; what it wrote is kept.
-    """
+    """Proxy of an `AnnotatedVideo` in another process; OutputError if that ends before the video is whole."""
 
     def __init__(self, path: str, *, source: Source | None, style: Style, **others: Any) -> None:
         self.redacts = isinstance(style, Redaction)

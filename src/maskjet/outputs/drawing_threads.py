@@ -21,9 +21,6 @@ class DrawingThreads:
     a frame has failed, that on later ones is left out.
 
     No thread waits for its frame's turn to end: whichever finds that it has come ends all frames that are ready.
-
-    Args:
-        threads: How many frames are worked on at once.
     """
 
     def __init__(self, threads: int = 1) -> None:
@@ -39,12 +36,7 @@ class DrawingThreads:
         self.is_closed = False
 
     def add(self, work: Callable[[], Iterator[None]]) -> None:
-        """Queue a frame's work; blocks while too many frames are unfinished.
-
-        Raises:
-            InputError: The sink is closed.
-            Exception: The work on an earlier frame failed.
-        """
+        """Queue a frame's work; blocks while too many frames are unfinished. Raises the error of an earlier frame."""
         if self.is_closed:
             raise InputError("The output is closed; open another sink.")
         self._room.acquire()

@@ -107,7 +107,7 @@ class FolderSink(Sink):
         below: Folder in `path` that the files lie in; sub-folders called images are not kept then.
         taken: Paths that other sinks write; own ones are added.
         sources: Files that must not be overwritten.
-        root: Folder whose sub-folders are kept, for images in them; see `Source.root`.
+        root: Folder whose sub-folders are kept; see `Source.root`.
     """
 
     def __init__(

@@ -30,11 +30,9 @@ class YoloLabels(FolderSink):
     """YOLO data set for Ultralytics' trainer: labels/ with a .txt per frame, data.yaml, optionally images/.
 
     A line is a detection: its class id and, from 0 to 1 in width and height, its outline `x1 y1 x2 y2 ...`; without
-    masks its box, `x y width height` by its centre. Outlines run along the pixels' edges, so that the box that a
-    trainer takes from one is the mask's. Of a mask in several parts it is the outline of the largest, as a trainer
-    takes each line for an instance and its extent for its box. A frame without detections has an empty file. Files are
-    named like annotated images: by their image, or by video and frame number. data.yaml has a name for each class id
-    from 0, as the trainer wants it; ids without a name are their own. Images that lie in images/ already stay.
+    masks its box, `x y width height` by its centre. Of a mask in several parts it is the outline of the largest, as a
+    trainer takes each line for an instance and its extent for its box. Files are named like annotated images. data.yaml
+    has a name for each class id from 0, as the trainer wants it. Images that lie in images/ already stay.
     """
 
     def __init__(self, path: str, options: LabelOptions = _OPTIONS, **others: Any) -> None:

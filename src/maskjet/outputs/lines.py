@@ -75,8 +75,7 @@ class JsonLines(TextFile):
 class RecordLines(JsonLines):
     """JSON lines of one source that `maskjet parity` compares: each also has "digest", that of the frame's pixels.
 
-    The first line says how they were made; the last one lists what could not be decoded, so that a record which ends
-    early is known.
+    The first line says how they were made; the last one lists what could not be decoded, and that it is the last.
     """
 
     def __init__(self, path: str, about: Mapping[str, Any], source: Source) -> None:

@@ -41,12 +41,8 @@ def to_nv12(
 ) -> None:
     """Convert a picture to NV12; each chroma sample is computed from the mean of its 2 × 2 pixels.
 
-    Args:
-        rgb: uint8 [at least H, at least W, 3]; rows and columns beyond H and W are left out.
-        weights: As of `weights_of`.
-        width: W; even, as H is.
-        luma: uint8 [H, at least W], Y; the first W columns are overwritten.
-        chroma: uint8 [H / 2, at least W], U and V in turn; likewise.
+    Overwrites `luma`, uint8 [H, at least W], and `chroma`, uint8 [H / 2, at least W] of U and V in turn. W, the width,
+    and H are even; rows and columns of the picture beyond them are left out.
     """
     (y_r, y_g, y_b, y_low), (u_r, u_g, u_b, u_low), (v_r, v_g, v_b, v_low) = weights
     # Loops that the compiler vectorises: five times as fast as pixel by pixel.

@@ -35,19 +35,11 @@ def check_style(style: Style, path: str) -> None:
 
 
 class AnnotatedImages(FolderSink):
-    """Images with their detections drawn in, redacted or cut out; a file is whole or does not exist.
+    """Images with their detections drawn in, redacted or cut out: a folder, or one .jpg or .png for one frame.
 
     In a folder, images keep their file names; a suffix other than .jpg, .jpeg and .png becomes .jpg, and any becomes
     .png if pixels are transparent. Video frames get the video's name and their number. If a name is taken, as by a file
     of the same name in another folder, the frame's index is added.
-
-    Args:
-        path: A folder, made if missing; or one .jpg or .png, for one frame.
-        style: Whether frames are annotated, redacted or cut out, and how.
-        **others: Arguments of `FolderSink`.
-
-    Raises:
-        InputError: Pixels of the style are transparent, and the path is that of a .jpg.
     """
 
     def __init__(self, path: str, *, style: Style = _STYLE, **others: Any) -> None:
@@ -58,12 +50,7 @@ class AnnotatedImages(FolderSink):
         self._has_picture = False
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Queue one image for drawing and writing in threads; it must not change afterwards.
-
-        Raises:
-            InputError: The image would overwrite one of a source, the path is that of one picture, which is taken, or
-                the sink is closed.
-        """
+        """Queue one image for drawing and writing in threads; it must not change afterwards."""
         if self._has_picture and is_picture(self.paths[0]):
             refuse_several(self.paths[0])
         self._has_picture = True

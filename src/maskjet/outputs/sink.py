@@ -59,11 +59,9 @@ class Sink(ABC):
 
 
 class Sinks(Sink):
-    """Combines several sinks into one.
+    """Combines several sinks into one; `left_out` counts detections whose box or confidence is not finite.
 
-    Attributes:
-        left_out: Number of detections that were not written because their box or confidence is not finite; they are
-            redacted all the same.
+    They are not written, but redacted all the same.
     """
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
@@ -117,10 +115,7 @@ class SinksInTurn(Sinks):
     """Sinks for sources read in sequence: shared ones receive all frames, own ones those of one source.
 
     A source's own sinks are opened by `begin` and closed by the next, so that those of one are open at a time.
-
-    Args:
-        shared: Sinks for the frames of all sources.
-        opening: Opens a source's own sinks; takes its position and the opened source.
+    `opening` opens them; it takes the source's position and the opened source.
     """
 
     def __init__(self, shared: Sequence[Sink], opening: Callable[[int, Source], Sequence[Sink]]) -> None:
@@ -130,15 +125,7 @@ class SinksInTurn(Sinks):
         super().__init__(self._shared)
 
     def begin(self, position: int, source: Source) -> None:
-        """Finish the outputs of the previous source, and open those of the next.
-
-        Args:
-            position: Position of the source among those that `check_outputs` was given.
-            source: The source, opened.
-
-        Raises:
-            OutputError: An output can't be finished or opened.
-        """
+        """Finish the outputs of the previous source, and open those of the next, whose position `check_outputs` saw."""
         self.end()
         self._sinks = [*self._shared, *self._opening(position, source)]
         self._gather()

@@ -23,10 +23,8 @@ _FORMULA = ("=", "+", "-", "@")
 class CsvTable(TextFile):
     """A CSV table in UTF-8, a row per detection with the columns of `Detections.to_columns`.
 
-    A frame without detections has no row. Boxes are in pixels, the area is the mask's, or the box's without masks,
-    `time_s` is empty for images. Text that a spreadsheet would run as a formula gets an apostrophe in front,
-    unprintable characters are escaped, so that a row is one line. The rows of a frame are flushed at once. The first
-    frame tells whether there are columns of tracks.
+    A frame without detections has no row. Text that a spreadsheet would run as a formula gets an apostrophe in front,
+    unprintable characters are escaped, so that a row is one line. The first frame tells whether there are tracks.
     """
 
     def __init__(self, path: str) -> None:
@@ -58,8 +56,7 @@ class CsvTable(TextFile):
 class MotText(TextFile):
     """Tracks in MOTChallenge format: lines of `frame,id,left,top,width,height,confidence,-1,-1,-1`.
 
-    Frames are counted from 1, boxes are in pixels from 0. Detections without a track are left out. A file is of one
-    source.
+    Frames are counted from 1, boxes are in pixels from 0. Detections without a track are left out.
     """
 
     def write(self, frame: Frame, detections: Detections) -> None:

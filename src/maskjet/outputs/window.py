@@ -33,23 +33,13 @@ class Window(Sink):
 
     Frames of a video that come faster than they can be shown are left out, images of a folder are not. A frame larger
     than the screen is shown smaller. The keys q and Esc and closing the window end the stream: `closed` is set, which
-    `Model.stream` takes as its `stop`. Nothing is shown from then on, and nothing fails.
-
-        window = Window()
-        for frame, detections in model.stream(0, stop=window.closed):
-            window.write(frame, detections)
-        window.close()
-
-    All calls must come from one thread, on macOS from the main one.
+    `Model.stream` takes as its `stop`, and nothing is shown from then on. All calls must come from one thread.
 
     Args:
         title: Title of the window.
-        closed: Event to set once the user closes the window; None for a new one.
+        closed: Event to set once the user closes the window; None for a new one, an attribute.
         holds: Whether `close` waits until the user closes the window, so that a single image can be looked at.
         style: Whether frames are annotated, redacted or cut out, and how; transparent pixels are shown black.
-
-    Attributes:
-        closed: The event.
 
     Raises:
         MissingDependencyError: This Python has no Tk.

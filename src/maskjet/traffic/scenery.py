@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,25 +182,21 @@ class Occluder:
     """[n, 4]: spheres of a tree's crown, as offset x, y, z from its middle and radius, in metres."""
 
 
-def occluders(layout: Layout, random: np.random.Generator) -> list[Occluder]:
-    """Lamps, signs and trees along both kerbs."""
-    found = []
+def occluders(layout: Layout, random: np.random.Generator) -> Iterator[Occluder]:
+    """Yield lamps, signs and trees along both kerbs."""
     for side in (-1, 1):
         for y in np.arange(random.uniform(6, 16), 150, random.uniform(14, 24)):
             kind = ("lamp", "sign", "tree")[int(random.choice(3, p=(0.35, 0.2, 0.45)))]
             green = (random.uniform(54, 96), random.uniform(104, 136), random.uniform(44, 72))
             plate = ((42, 84, 160), (196, 40, 44), (232, 196, 60))[int(random.integers(3))]
-            found.append(
-                Occluder(
-                    x=side * (layout.kerb + (layout.verge / 2 if layout.verge else 0.5)),
-                    y=float(y),
-                    kind=kind,
-                    colour=plate if kind == "sign" else green,
-                    height={"lamp": 6.5, "sign": 2.6, "tree": random.uniform(4, 6.5)}[kind],
-                    blobs=np.column_stack([random.normal(0, 0.62, (28, 3)), random.uniform(0.35, 0.75, 28)]),
-                )
+            yield Occluder(
+                x=side * (layout.kerb + (layout.verge / 2 if layout.verge else 0.5)),
+                y=float(y),
+                kind=kind,
+                colour=plate if kind == "sign" else green,
+                height={"lamp": 6.5, "sign": 2.6, "tree": random.uniform(4, 6.5)}[kind],
+                blobs=np.column_stack([random.normal(0, 0.62, (28, 3)), random.uniform(0.35, 0.75, 28)]),
             )
-    return found
 
 
 def draw_occluder(canvas: NDArray[np.uint8], camera: Camera, light: Light, thing: Occluder) -> None:
