@@ -31,7 +31,7 @@ from maskjet.host import measuring, process
 from maskjet.host.machine import describe_machine
 from maskjet.model import Model
 from maskjet.outputs.drawing_threads import DrawingThreads
-from maskjet.outputs.encoders import Encoding, share_cores
+from maskjet.outputs.encoders import DEFAULT_QUALITY, add_stream, share_cores
 from maskjet.outputs.opening import check_outputs
 from maskjet.sources.decoding import Decoding, choose_decoding
 from maskjet.sources.frames import Source, open_source
@@ -305,7 +305,8 @@ class _Encoder:
         yield
         if self._stream is None:
             size_hw = picture.height, picture.width
-            self._stream = Encoding().add_stream(self._container, size_hw, Fraction(int(FPS)), self._threads)
+            encoding = {"quality": DEFAULT_QUALITY, "threads": self._threads}
+            self._stream = add_stream(self._container, size_hw, Fraction(int(FPS)), **encoding)
             self._stream.pix_fmt = picture.format.name
             self._stream.codec_context.time_base = Fraction(1, _CLOCK_HZ)
         picture.pts, picture.time_base = round(self._count * _CLOCK_HZ / FPS), Fraction(1, _CLOCK_HZ)

@@ -79,7 +79,7 @@ def test_the_version_is_printed(capsys):
     ("words", "message"),
     [
         (("rnu",), "No such command 'rnu'. Did you mean 'run'?"),
-        (("run", "a.mp4", "--modle"), "No such option: --modle (Possible options: --decoder, --encoder, --model)"),
+        (("run", "a.mp4", "--modle"), "No such option: --modle (Possible options: --compile, --decoder, --model)"),
         (("run", "a.mp4", "--zzz"), "No such option: --zzz"),
     ],
 )

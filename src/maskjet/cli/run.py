@@ -120,19 +120,11 @@ class OutputOptions:
             "Whether annotated video keeps its source's audio, copied and in sync.",
         ),
     ] = True
-    encoder: Annotated[
-        str,
-        option(
-            "NAME",
-            "Encoder of .mp4, .mkv and .mov: x264; nvenc, the GPU's; or auto, NVENC if it takes the frames.",
-            choices=("x264", "nvenc", "auto"),
-        ),
-    ] = "x264"
     quality: Annotated[
         int,
         option(
             "N",
-            "Quality of annotated video, 1 to 100, alike for all encoders; 12 more are two to three times the bytes.",
+            "Quality of annotated video, 1 to 100, alike for H.264 and VP9; 12 more are two to three times the bytes.",
         ),
     ] = 60
     count: Annotated[
@@ -291,7 +283,6 @@ def run(
             "with_audio": writing.audio,
             "label_options": label_options,
             "mask_pixels": mask_pixels,
-            "encoder": writing.encoder,
             "quality": writing.quality,
             "selection": opening.selection,
             "overwrite": not writing.no_overwrite,

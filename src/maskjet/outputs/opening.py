@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from maskjet.checks import check_choice
+from maskjet.checks import check_choice, check_whole
 from maskjet.drawing import DrawStyle, Style
 from maskjet.drawing.style import refuse_transparency
 from maskjet.errors import InputError, OutputError
@@ -21,7 +21,7 @@ from maskjet.masks import MaskPixels
 from maskjet.outputs import crops, drawing_process, events, labels, pictures, video
 from maskjet.outputs.coco import CocoJson
 from maskjet.outputs.drawing_process import VideoProcess
-from maskjet.outputs.encoders import DEFAULT_QUALITY, Encoder, Encoding, share_cores
+from maskjet.outputs.encoders import DEFAULT_QUALITY, HIGHEST_QUALITY, share_cores
 from maskjet.outputs.folder import SUFFIXES, FileId, PictureNames, id_of, is_picture, unique_stems
 from maskjet.outputs.label_options import LabelOptions
 from maskjet.outputs.labels import YoloLabels
@@ -66,13 +66,14 @@ class Content:
     """Options of labels, data sets and crops."""
     mask_pixels: MaskPixels = "raw"
     """Mask pixels kept in data outputs; pictures use `style.mask_pixels`."""
-    encoding: Encoding = field(default_factory=Encoding)
-    """Encoder and quality of annotated video."""
+    quality: int = DEFAULT_QUALITY
+    """Quality of annotated video, 1 to 100."""
     record: Callable[[], Mapping[str, Any]] | None = None
     """Makes the first line of JSON lines that are records, when they are opened; None for plain ones."""
 
     def __post_init__(self) -> None:
         check_choice("mask_pixels", self.mask_pixels, get_args(MaskPixels))
+        check_whole("quality", self.quality, (1, HIGHEST_QUALITY))
 
 
 @dataclass(frozen=True)
@@ -150,8 +151,8 @@ class Outputs:
             return crops.Crops(out, self.content.label_options, **own)
         if kind == "video":
             opened = source if isinstance(source, Source) else None
-            encoding, with_audio = self.content.encoding, self.content.with_audio
-            return make_video(out, source=opened, with_audio=with_audio, style=style, encoding=encoding)
+            quality, with_audio = self.content.quality, self.content.with_audio
+            return make_video(out, source=opened, with_audio=with_audio, style=style, quality=quality)
         if kind == "tracks":
             return MotText(out)
         if kind == "events":
@@ -190,7 +191,6 @@ def check_outputs(
     with_audio: bool = True,
     label_options: LabelOptions = _LABELS,
     mask_pixels: MaskPixels = "raw",
-    encoder: Encoder = "x264",
     quality: int = DEFAULT_QUALITY,
     selection: Selection = EVERYTHING,
     overwrite: bool = True,
@@ -199,32 +199,27 @@ def check_outputs(
     """Check, without opening anything, that outputs are writable, distinct and no sources.
 
     Args:
-        outs: .mp4, .mkv, .mov or .webm for annotated video, .jsonl or "-" for JSON lines, .csv for a table, .json for
-            a COCO data set, .segm.json or .bbox.json for COCO results of masks or boxes, .jpg or .png for one annotated
-            image, a folder (no suffix, or a slash at its end) for many, a folder in .yolo for labels, one called crops
-            or in .crops for crops. Each `{}` becomes the name of the source: a file's without folder and suffix, a
-            URL's host and file, "video0" for a camera. Characters other than letters, digits, spaces and hyphens become
-            "_", and equal names get a number. With several sources only JSON lines and CSV may lack `{}`.
+        outs: Paths, whose suffixes name the kinds of output, as docs/video.md lists them. Each `{}` becomes the name of
+            the source: a file's without folder and suffix, a URL's host and file, "video0" for a camera. Characters
+            other than letters, digits, spaces and hyphens become "_", and equal names get a number. With several
+            sources only JSON lines, CSV and events may lack `{}`.
         sources: At least one, in the order of `Frame.stream`; open, or as `expand_sources` finds them. None of their
             files is overwritten.
         style: A `DrawStyle`, `Redaction` or `Cutout` of video and images; None for all that can be drawn.
         with_audio: Whether annotated video gets its source's audio.
         label_options: What labels, data sets and crops hold.
         mask_pixels: Pixels of masks in other outputs than video and images; see `Detections.keep_mask_pixels`.
-        encoder: Encoder of .mp4, .mkv and .mov: "x264"; "nvenc", the GPU's; or "auto", NVENC if it takes the frames.
-        quality: Quality of annotated video, 1 to 100, alike for all encoders; 12 more are two to three times the bytes.
+        quality: Quality of annotated video, 1 to 100, alike for H.264 and VP9; 12 more are twice to thrice the bytes.
         selection: Frames that the sources give, or will.
         overwrite: Whether outputs may exist; an existing file is replaced once the new one is whole.
         record: Makes the first line of JSON lines that `maskjet parity` compares, when they are opened; None for plain
             lines. Each source needs its own file.
 
     Raises:
-        InputError: A suffix is unknown, an output is given twice or can't hold the style's transparent pixels, there is
-            no output; one is one of the sources' files, lacks `{}` although there are several sources, is one picture
-            although a source has several frames, exists and overwrite is false, or shows pixels that the style hides;
-            or mask_pixels, encoder or quality is none of its choices.
+        InputError: There is no output; one has an unknown suffix, is given twice, is a source's file, lacks `{}`, is
+            one picture for several frames, exists and overwrite is false, can't hold the style's transparent pixels or
+            shows those that it hides; or another argument is none of its choices.
         OutputError: A path is too long, or its folder is not a writable folder.
-        UnsupportedError: NVENC is asked for, and can't be used.
     """
     for out in outs:
         _check_form(out)
@@ -243,7 +238,7 @@ def check_outputs(
         lines = [out for out in outs if kind_of(out) == "lines"]
         if not lines or set(lines) & set(shared):
             raise InputError(f"record must go with a .jsonl file for each source, as {PLACEHOLDER}.jsonl, got {outs}.")
-    content = Content(style or DrawStyle(), with_audio, label_options, mask_pixels, Encoding(encoder, quality), record)
+    content = Content(style or DrawStyle(), with_audio, label_options, mask_pixels, quality, record)
     paths = [*shared, *chain.from_iterable(owned)]
     check_paths(paths, sources, style=content.style)
     outputs = Outputs(shared, owned, sources, content, find_existing(paths, overwrite=overwrite))
@@ -259,15 +254,10 @@ def open_sinks(outs: Sequence[str], *, fps: float | None = None, **options: Any)
     Args:
         outs: Paths, as of `check_outputs`.
         fps: Frames per second of videos whose frames have no times; None for 30.
-        **options: Further arguments of `check_outputs`.
+        **options: Further arguments of `check_outputs`, whose errors it raises.
 
     Returns:
         One sink that writes to all of them.
-
-    Raises:
-        InputError: fps is not above 0, or as `check_outputs`.
-        OutputError: An output can't be written.
-        UnsupportedError: NVENC is asked for, and can't be used.
     """
     if fps is not None and not (math.isfinite(fps) and fps > 0):
         raise InputError(f"fps must be above 0, got {fps}.")

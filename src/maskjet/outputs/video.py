@@ -20,7 +20,7 @@ from maskjet.drawing.style import refuse_transparency
 from maskjet.host.files import TemporaryFile, naming
 from maskjet.outputs.audio import AudioTrack, open_audio
 from maskjet.outputs.drawing_threads import MOST_WAITING, DrawingThreads
-from maskjet.outputs.encoders import Encoding, share_cores
+from maskjet.outputs.encoders import DEFAULT_QUALITY, add_stream, share_cores
 from maskjet.outputs.nv12 import Weights, to_nv12, weights_of
 from maskjet.outputs.sink import Sink
 from maskjet.sources.colours import PictureFormat, guess_picture_format
@@ -45,7 +45,6 @@ _DEFAULT_FPS = 30.0
 _LOWEST_FPS, _HIGHEST_FPS = 0.001, 1000.0  # rates outside are ignored
 _LONGEST_GAP_S = 3600.0  # longer gaps are clock jumps; an MP4 holds 13 hours
 _CLOCK_HZ = 90_000  # ticks of a video's timestamps, as in MPEG
-_ENCODING = Encoding()
 _MOST_THREADS = 4  # drawing threads
 MOST_BEHIND = _MOST_THREADS + MOST_WAITING
 """Most frames, counted back from the last one written, that may not be encoded yet."""
@@ -59,10 +58,6 @@ class AnnotatedVideo(Sink):
     odd side loses its last row or column. Frames of another size are letterboxed. Colours are encoded and tagged like
     the source's; if it states none, as BT.709 for HD and BT.601 below.
 
-    A video file's audio is copied, not re-encoded, from the first frame to the last, in sync: all its tracks. One is
-    left out with a warning if the container does not take its codec; .webm takes Opus and Vorbis. Damaged audio ends
-    early.
-
     Frames are drawn by half as many threads as encode, up to seven frames behind. x264 holds back one frame more than
     it has threads, VP9 24 frames. MP4 and QuickTime are fragmented while they are written, so that after a crash all
     plays but the last second and these frames, 16 at most. `close` ends them with an index of the whole file.
@@ -71,14 +66,11 @@ class AnnotatedVideo(Sink):
         path: Path of the .mp4, .mkv, .mov or .webm file.
         source: Source whose rate, colours, pixel aspect ratio and audio the video gets; all but the first are read with
             the first frame. None for 30 frames per second where frames have no times.
-        with_audio: Whether the source's audio is copied.
+        with_audio: Whether the source's audio is copied; see `audio.AudioTrack`.
         style: Whether frames are annotated, redacted or cut out, and how.
-        encoding: Encoder and quality.
+        quality: Quality; see `encoders.add_stream`.
         threads: Threads of the encoder; None for one per usable core, at most 8.
-        overwrites_frames: Whether it draws into the frames' arrays, where it otherwise draws into copies.
-
-    Raises:
-        InputError: Pixels of the style are transparent.
+        overwrites_frames: As in `Painter`.
     """
 
     _stream: av.VideoStream  # set when the container is opened, as the next
@@ -91,7 +83,7 @@ class AnnotatedVideo(Sink):
         source: Source | None = None,
         with_audio: bool = True,
         style: Style = _STYLE,
-        encoding: Encoding = _ENCODING,
+        quality: int = DEFAULT_QUALITY,
         threads: int | None = None,
         overwrites_frames: bool = False,
     ) -> None:
@@ -105,7 +97,7 @@ class AnnotatedVideo(Sink):
         self._temporary: TemporaryFile | None = TemporaryFile(path)
         self._format, self._options = _CONTAINERS[Path(path).suffix.lower()]
         self._container: av.container.OutputContainer | None = None
-        self._encoding, self._encoder_threads = encoding, threads or share_cores(1)
+        self._quality, self._encoder_threads = quality, threads or share_cores(1)
         self._threads = DrawingThreads(min(max(self._encoder_threads // 2, 1), _MOST_THREADS))
         self._pictures: list[av.VideoFrame] = []  # free picture buffers; encoders copy them
         self._audio: list[AudioTrack] = []
@@ -201,7 +193,8 @@ class AnnotatedVideo(Sink):
         container = av.open(temporary.file, "w", format=self._format, options=dict(options))
         rate = Fraction(self._fps).limit_denominator(1001)
         height, width = (max(side - side % 2, 2) for side in first.size_hw)
-        self._stream = self._encoding.add_stream(container, (height, width), rate, self._encoder_threads)
+        encoding = {"quality": self._quality, "threads": self._encoder_threads}
+        self._stream = add_stream(container, (height, width), rate, **encoding)
         self._stream.codec_context.time_base = Fraction(1, _CLOCK_HZ)
         stated = self._source.picture_format if self._source is not None else None
         colours = stated or guess_picture_format((height, width))
