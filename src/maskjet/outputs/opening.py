@@ -27,7 +27,7 @@ from maskjet.outputs.label_options import LabelOptions
 from maskjet.outputs.labels import YoloLabels
 from maskjet.outputs.lines import JsonLines, RecordLines, StdoutLines
 from maskjet.outputs.pictures import AnnotatedImages
-from maskjet.outputs.sink import Sink, Sinks, SinksBySource, SinksInTurn
+from maskjet.outputs.sink import Sink, Sinks, SinksInTurn
 from maskjet.outputs.table import CsvTable, MotText
 from maskjet.outputs.video import AnnotatedVideo
 from maskjet.sources.containers import shown_name
@@ -100,11 +100,11 @@ class Outputs:
         """Start drawing processes early, which take seconds, for the outputs of the first source."""
         drawing_process.prepare([kind_of(out) for out in (*self.shared, *self.owned[0])].count("video"))
 
-    def open(self) -> SinksBySource:
+    def open(self) -> Sinks:
         """Open a sink for every path, for open sources that are read in parallel."""
         sinks = iter(self._open_each(self.pairs(), set()))
         shared = [next(sinks) for _ in self.shared]
-        return SinksBySource(shared, [[next(sinks) for _ in own] for own in self.owned])
+        return Sinks(shared, [[next(sinks) for _ in own] for own in self.owned])
 
     def open_in_turn(self) -> SinksInTurn:
         """Open the shared sinks, for sources read in sequence; `begin` opens each source's own sinks."""

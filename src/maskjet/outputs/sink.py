@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from typing import Self
 
 import numpy as np
@@ -59,13 +60,14 @@ class Sink(ABC):
 
 
 class Sinks(Sink):
-    """Combines several sinks into one; `left_out` counts detections whose box or confidence is not finite.
+    """Combines sinks into one: `shared` receive all frames, `owned` those of one source, by `Frame.stream`.
 
-    They are not written, but redacted all the same.
+    `left_out` counts detections whose box or confidence is not finite. They are not written, but redacted all the same.
     """
 
-    def __init__(self, sinks: Sequence[Sink]) -> None:
-        self._sinks = sinks
+    def __init__(self, shared: Sequence[Sink], owned: Sequence[Sequence[Sink]] = ()) -> None:
+        self._sinks = [*shared, *chain.from_iterable(owned)]
+        self._of_source = [[*shared, *own] for own in owned]
         self._gather()
         self.left_out = 0
 
@@ -75,11 +77,8 @@ class Sinks(Sink):
         if not is_finite.all():  # drop NaN and infinity, which JSON lacks and drawing refuses
             self.left_out += int(np.count_nonzero(~is_finite))
             finite = detections[is_finite]
-        for sink in self._sinks_of(frame):
+        for sink in self._of_source[frame.stream] if self._of_source else self._sinks:
             sink.write(frame, detections if sink.redacts else finite.keep_mask_pixels(sink.mask_pixels))
-
-    def _sinks_of(self, _: Frame) -> Sequence[Sink]:
-        return self._sinks
 
     def close(self) -> None:
         """Close every sink, even if some fail."""
@@ -98,17 +97,6 @@ class Sinks(Sink):
     def _gather(self) -> None:
         self.paths = list(dict.fromkeys(path for sink in self._sinks for path in sink.paths))
         self.lost = sum(sink.lost for sink in self._sinks)
-
-
-class SinksBySource(Sinks):
-    """Sinks for parallel sources: `shared` receive all frames, `owned` those of one source, by `Frame.stream`."""
-
-    def __init__(self, shared: Sequence[Sink], owned: Sequence[Sequence[Sink]]) -> None:
-        super().__init__([*shared, *(sink for own in owned for sink in own)])
-        self._of_source = [[*shared, *own] for own in owned]
-
-    def _sinks_of(self, frame: Frame) -> Sequence[Sink]:
-        return self._of_source[frame.stream]
 
 
 class SinksInTurn(Sinks):
