@@ -250,7 +250,7 @@ class TestForks:
 
     @pytest.mark.usefixtures("two_threads")
     def test_threads_that_do_not_answer_and_threads_that_do(self, monkeypatch):
-        monkeypatch.setattr(process, "_is_fork", True)
+        monkeypatch.setattr(process, "_process", 0)
         monkeypatch.setattr(process, "_has_threads", lambda: False)
         with pytest.raises(UnsupportedError, match="start processes with multiprocessing's 'spawn'"):
             maskjet.load("demo")
@@ -259,4 +259,4 @@ class TestForks:
             process.check_fork()
         monkeypatch.setattr(process, "_has_threads", lambda: True)
         process.check_fork()
-        assert not process._is_fork
+        assert process._process == os.getpid()

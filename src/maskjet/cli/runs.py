@@ -256,8 +256,9 @@ def _measuring(run: Run, sources: Sequence[Source], summaries: Sequence[SourceSu
     finally:
         summary.seconds += time.perf_counter() - start
         summary.fps = summary.frames / summary.seconds
-        summary.bad_frames += _bad_frames(sources, names_source=len(summary.sources) > 1)
         for source, own in zip(sources, summaries, strict=True):
+            name = f"{source.name}: " if len(summary.sources) > 1 else ""
+            summary.bad_frames += [f"{name}frame {index}: {reason}" for index, reason in source.bad_frames]
             own.is_live, own.reading = source.is_live, source.state
             summary.dropped += own.reading.drops
 
@@ -288,12 +289,3 @@ def _failing(run: Run) -> Iterator[None]:
         raise
     finally:
         run.summary.is_interrupted = run.stop.number is not None
-
-
-def _bad_frames(sources: Sequence[Source], *, names_source: bool) -> list[str]:
-    """One line per bad frame."""
-    return [
-        f"{source.name}: frame {index}: {reason}" if names_source else f"frame {index}: {reason}"
-        for source in sources
-        for index, reason in source.bad_frames
-    ]

@@ -99,14 +99,10 @@ def serve(
     chosen = parse_models(model or ["demo"], weights)
     if devices is not None and ctx.params["device"] is not None:
         raise InputError(f"devices must be given without --device {ctx.params['device']}, got {devices!r} with it.")
-    count = parse_processes(processes)
-    if devices is None and count == 1:
-        _serve_alone(chosen, weights, config, settings)
-        return
     from maskjet.host.devices import choose
 
     try:
-        places = choose(devices or config.device, config.check_cpu, count)
+        places = choose(devices or config.device, config.check_cpu, parse_processes(processes))
     except MaskjetError:
         if devices is None and config.device != "auto":
             config.resolve_device()  # errors here name the option

@@ -35,7 +35,7 @@ _PYTHONS_TURN_S, _TURN_S = 0.005, 0.0002  # switch interval of threads: default,
 _notes: list[str] = []
 _PATIENCE_S = 5  # timeout of a parallel loop that takes a millisecond
 _SHARED = 2**20  # elements, enough for several threads: PyTorch uses one per 32,768
-_is_fork = False
+_process = os.getpid()  # that imported this, or a fork in which PyTorch works
 
 
 def avoid_broken_amx(cpuinfo: Path = _CPUINFO) -> None:
@@ -119,14 +119,6 @@ def return_freed_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _note_fork() -> None:
-    global _is_fork
-    _is_fork = True
-
-
-os.register_at_fork(after_in_child=_note_fork)
-
-
 def check_fork() -> None:
     """Raise UnsupportedError in a fork of a process with running PyTorch threads, where PyTorch would hang.
 
@@ -135,15 +127,15 @@ def check_fork() -> None:
     """
     import torch
 
-    global _is_fork
-    if not _is_fork or torch.get_num_threads() == 1:
+    global _process
+    if os.getpid() == _process or torch.get_num_threads() == 1:
         return
     if not _has_threads():
         raise UnsupportedError(
             "This process was forked from one in which PyTorch had run with several threads, which would hang here: "
             "start processes with multiprocessing's 'spawn', or call torch.set_num_threads(1) in this one."
         )
-    _is_fork = False
+    _process = os.getpid()
 
 
 def _has_threads() -> bool:

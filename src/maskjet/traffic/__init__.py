@@ -1,11 +1,4 @@
-"""Synthetic street scenes with exact instance masks: frames, videos and COCO data sets.
-
-Examples:
-    >>> import maskjet
-    >>> scene = maskjet.traffic.sample(seed=3, size_hw=(96, 160))
-    >>> scene.image.shape, scene.masks().shape[1:]
-    ((96, 160, 3), (96, 160))
-"""
+"""Synthetic street scenes with exact instance masks: frames, videos and COCO data sets."""
 
 from maskjet.traffic.bodies import CLASSES
 from maskjet.traffic.dataset import write_coco, write_video
