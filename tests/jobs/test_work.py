@@ -14,7 +14,7 @@ from maskjet.errors import CheckpointError, DeviceError, MaskjetError, OutputErr
 from maskjet.host import devices as machines
 from maskjet.jobs import ray as jobs_ray
 from maskjet.jobs import work, worker
-from maskjet.jobs.folders import LOCK, Folder
+from maskjet.jobs.folders import Folder
 from maskjet.jobs.local import LocalWorkers, StartedWorker
 from maskjet.jobs.manifest import note_failures
 from maskjet.jobs.segments import Settings, digest
@@ -32,9 +32,8 @@ class Working:
     """A worker whose segments end as a function says."""
 
     def __init__(self, out, process):
-        Folder(out).write(LOCK, b"this run")
         self.orders = {"settings": Settings().as_dict(), "device": "cpu", "streams": 2, "out": out}
-        self.orders |= {"facts": {"version": __version__, "settings": SETTINGS}, "run": "this run"}
+        self.orders |= {"facts": {"version": __version__, "settings": SETTINGS}}
         self.times, self._process = 0, process
 
     def process(self, *_, **__):

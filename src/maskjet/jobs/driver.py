@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -76,15 +75,14 @@ def run(
     """
     began, progress = time.monotonic(), Progress()
     folder, parts = Folder(out), Parts(out)
-    number = uuid.uuid4().hex
-    with folder.lock(number):
+    with folder.lock():
         folder.clean(FOLDER)
         identity = settings.identity(digest_weights(settings))
         segments = chain([next(segments)], segments)  # errors in the sources are raised before workers start
         failures = Failures(folder)
         with closing(Plan(folder, segments, identity)) as planned:
             facts = {"version": __version__, "settings": identity}
-            orders = {"settings": settings.as_dict(), "out": out, "facts": facts, "run": number}
+            orders = {"settings": settings.as_dict(), "out": out, "facts": facts}
 
             def report() -> None:
                 progress.planned, progress.is_planned = planned.planned, planned.is_complete
@@ -101,7 +99,6 @@ def run(
                         report()
                 is_whole = planned.is_complete and not stop.is_set()
             finally:
-                folder.check(number)  # raises if a later job owns failures.jsonl
                 failures.finish(plan_is_complete=is_whole)
                 folder.clean(FOLDER)  # temporary files of killed workers
                 report()

@@ -57,29 +57,18 @@ class Folder:
         return storage.reaching(self.name(place), "out", OutputError)
 
     @contextmanager
-    def lock(self, run: str) -> Iterator[None]:
-        """Lock the folder for a run of a job, and make it; the lock ends with the process.
+    def lock(self) -> Iterator[None]:
+        """Lock the folder for a job, and make it; the lock ends with the process. Stores have no locks.
 
-        Raises OutputError if another job has it. A store has no locks, so there a later run takes over.
+        Raises OutputError if another job has it, or it can't be written to.
         """
         if self._path is not None:
             with _locked(self._path):
                 yield
             return
-        self.write(LOCK, run.encode())
-        try:
-            yield
-        finally:
-            with suppress(OutputError):
-                self.check(run)
-                self.remove(LOCK)
-
-    def check(self, run: str) -> None:
-        """Raise OutputError if a later run has taken over the folder; impossible with a lock."""
-        if self._path is None and self.read(LOCK) != run.encode():
-            raise OutputError(
-                f"out must not be in use, {self._out!r} is: a later job works on it, in place of this one."
-            )
+        self.write(LOCK, b"")
+        self.remove(LOCK)
+        yield
 
     def write(self, place: str, data: bytes | Iterable[bytes]) -> None:
         """Write a file, given in one piece or in blocks; an error or a loss of power leaves nothing of it."""

@@ -87,7 +87,7 @@ class Worker:
     """Processes segments and writes their parts; thread-safe. Raises the errors of `maskjet.load`.
 
     Orders are in JSON types: settings; device, the worker's own; streams, the number of segments that it processes at a
-    time; out, the output folder; facts, further metadata of each part; run, the name of the driver's run.
+    time; out, the output folder; facts, further metadata of each part.
     """
 
     def __init__(self, orders: Mapping[str, Any]) -> None:
@@ -99,7 +99,6 @@ class Worker:
                 f"{self._facts['version']}."
             )
         self._folder, self._parts = Folder(orders["out"]), Parts(orders["out"])
-        self._run = orders["run"]
         from maskjet.model import open_model
         from maskjet.networks import find_family
         from maskjet.networks.rfdetr import family as rfdetr
@@ -142,9 +141,8 @@ class Worker:
     def do(self, part: str, segment: Segment, *, is_again: bool = False) -> Outcome:
         """Detect on a segment and write its part, in up to three tries: errors of disks and networks may be transient.
 
-        Raises OutputError if a later job works on the folder, and DeviceError, after which the process must end.
+        Raises OutputError, and DeviceError, after which the process must end.
         """
-        self._folder.check(self._run)
         if is_again:
             note_failures(self._folder, part, ())  # replaces failures of the previous attempt
         outcome, table = Outcome(part, is_written=False), None
