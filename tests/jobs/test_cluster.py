@@ -185,7 +185,7 @@ def loads(statement, without):
     ("options", "message"),
     [
         ("--ray auto --devices cpu", "--devices must be left out with --ray, which gives each worker its "),
-        ("--ray auto --streams 2", "--streams must be left out with --ray, which gives each worker its "),
+        ("--ray auto --processes 2", "--processes must be left out with --ray, which gives each worker its "),
         ("--workers 2", "--workers must come with --ray, got 2 alone. On this machine "),
     ],
 )

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from maskjet.checks import check_count
 from maskjet.cli import signals
 from maskjet.cli.choosing import ClassesOption, ThresholdOption, parse_thresholds, split_list
 from maskjet.cli.flags import add_command
@@ -31,7 +30,6 @@ from maskjet.cli.options import (
 )
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError
-from maskjet.host.devices import SEGMENTS_PER_GPU
 from maskjet.tiling.layout import Tiling
 
 if TYPE_CHECKING:
@@ -87,12 +85,6 @@ class PlaceOptions:
             "devices that are named several times.",
         ),
     ] = "auto"
-    streams: Annotated[
-        int | None,
-        option(
-            "N", f"Segments per process at a time. Not given: {SEGMENTS_PER_GPU} for all of a GPU, on a CPU its cores."
-        ),
-    ] = None
     ray: Annotated[
         str | None,
         option(
@@ -189,7 +181,7 @@ def job(
 
 def _make_workers(where: PlaceOptions, config: EngineConfig) -> MakeWorkers:
     """Workers on a Ray cluster or on this machine."""
-    ray, streams, workers = where.ray, where.streams, where.workers
+    ray, workers = where.ray, where.workers
     if ray is None:
         from maskjet.host.devices import choose
         from maskjet.jobs.local import LocalWorkers, choose_streams
@@ -197,13 +189,8 @@ def _make_workers(where: PlaceOptions, config: EngineConfig) -> MakeWorkers:
         if workers is not None:
             raise InputError(f"workers must come with --ray, got {workers} alone. On this machine choose --devices.")
         places = choose(where.devices or _every_device(config), config.check_cpu, parse_processes(where.processes))
-        if streams is not None:
-            check_count("streams", streams)
-        if streams is not None and streams > SEGMENTS_PER_GPU and any(place.device != "cpu" for place in places):
-            raise InputError(f"streams must be at most {SEGMENTS_PER_GPU} on a GPU, got {streams}.")
-        at_once = streams or choose_streams(places)
-        return lambda orders: LocalWorkers(orders, places, at_once)
-    for name in ("devices", "processes", "streams"):
+        return lambda orders: LocalWorkers(orders, places, choose_streams(places))
+    for name in ("devices", "processes"):
         if (value := getattr(where, name)) not in (None, "auto"):
             raise InputError(
                 f"{name} must be left out with --ray, which gives each worker its device and cores, got {value!r}. "
