@@ -218,10 +218,9 @@ def progress(task_name: str, total: int | None) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def progress_of(sources: Sequence[Source], note: str = "") -> Iterator[Callable[[int], None]]:
-    """Show a line per source on a terminal: a progress bar or, if any source is live, its state.
+    """Show a line per source, named with a note, on a terminal: a progress bar or, if any source is live, its state.
 
-    Names have a note behind them; without one, a single source is not named. Yields a function to call for each frame,
-    with the position of its source.
+    Yields a function to call for each frame, with the position of its source.
     """
     from rich.markup import escape
     from rich.progress import MofNCompleteColumn, ProgressColumn, Task, TextColumn

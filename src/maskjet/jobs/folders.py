@@ -62,13 +62,29 @@ class Folder:
 
         Raises OutputError if another job has it, or it can't be written to.
         """
-        if self._path is not None:
-            with _locked(self._path):
-                yield
+        if self._path is None:
+            self.write(LOCK, b"")  # an error comes now, not with the first part
+            self.remove(LOCK)
+            yield
             return
-        self.write(LOCK, b"")
-        self.remove(LOCK)
-        yield
+        with naming(str(self._path)):
+            self._path.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            with naming(str(self._path)):
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    owner = os.pread(descriptor, 100, 0).decode(errors="replace")
+                    raise OutputError(
+                        f"out must not be in use, {str(self._path)!r} is: process {owner!r} works on it. Wait for it, "
+                        "or choose another folder."
+                    ) from None
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"{os.getpid()} on {socket.gethostname()}".encode())
+            yield
+        finally:
+            os.close(descriptor)
 
     def write(self, place: str, data: bytes | Iterable[bytes]) -> None:
         """Write a file, given in one piece or in blocks; an error or a loss of power leaves nothing of it."""
@@ -126,26 +142,3 @@ class Folder:
             with naming(str(self._path)):
                 for path in chain(self._path.glob(f"{folder}/*/*.partial*"), self._path.glob("segments.partial*")):
                     path.unlink(missing_ok=True)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Make a folder and lock it, until the block or the process ends."""
-    with naming(str(folder)):
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        with naming(str(folder)):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                owner = os.pread(descriptor, 100, 0).decode(errors="replace")
-                raise OutputError(
-                    f"out must not be in use, {str(folder)!r} is: process {owner!r} works on it. Wait for it, or "
-                    "choose another folder."
-                ) from None
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, f"{os.getpid()} on {socket.gethostname()}".encode())
-        yield
-    finally:
-        os.close(descriptor)

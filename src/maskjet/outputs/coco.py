@@ -47,11 +47,7 @@ class CocoJson(TextFile):
         self._folder = os.path.realpath(Path(path).parent)
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Write one frame's entries.
-
-        Raises:
-            InputError: The model has no masks and results are of masks.
-        """
+        """Write one frame's entries; raises InputError if there are no masks for results of masks."""
         categories = self._new_categories(detections)
         image_id = self._frames if self._counts_images else frame.index
         if self._kind:

@@ -99,10 +99,9 @@ class PictureNames:
 
 
 class FolderSink(Sink):
-    """Base of sinks that write a file per frame to a folder, partly in threads; files are written atomically.
+    """Base of sinks that write a file per frame to a folder or one picture, partly in threads, each atomically.
 
     Args:
-        path: Path of the folder, made if missing, or of one picture.
         suffix: Suffix of the files; None for the picture's own, or .jpg.
         below: Folder in `path` that the files lie in; sub-folders called images are not kept then.
         taken: Paths that other sinks write; own ones are added.

@@ -1,4 +1,10 @@
-"""Synthetic street scenes with exact instance masks: frames, videos and COCO data sets."""
+"""Synthetic street scenes with exact instance masks: frames, videos and COCO data sets.
+
+Examples:
+    >>> import maskjet
+    >>> maskjet.traffic.sample(seed=3, size_hw=(96, 160)).image.shape
+    (96, 160, 3)
+"""
 
 from maskjet.traffic.bodies import CLASSES
 from maskjet.traffic.dataset import write_coco, write_video
