@@ -120,11 +120,11 @@ class Redaction:
         "What redact and cutout replace pixels with: black, white, grey, RRGGBB; mosaic or blur, made of pixels "
         "outside the masks; or transparent, in .png. Not given: black.",
     ] = "black"
-    margin: Annotated[int | None, "By how much redacted regions grow. Not given: a hundredth of the longer side."] = (
-        None
-    )
+    margin: Annotated[
+        int | None, "By how many pixels redacted regions grow. Not given: a hundredth of an image's longer side."
+    ] = None
     hold: Annotated[
-        int | None, "For how many frames a redacted pixel stays redacted. Not given: 5 in video, 0 in images."
+        int | None, "For how many frames, 0 to 254, a redacted pixel stays so. Not given: 5 in video, 0 in images."
     ] = None
     on_top: DrawStyle | None = None
     """Annotation drawn on top; None for none."""

@@ -102,7 +102,7 @@ def suit_program() -> None:
 def keep_freed_memory() -> None:
     """Keep up to 64 MB of freed memory per heap; not for services, whose memory grew with it.
 
-    Else glibc may give frames back to the system, for 10,000 page faults each, a sixth of its time on a CPU.
+    Else glibc may return the memory of each frame to the system: up to 10,000 page faults, a sixth of a CPU's time.
     """
     if not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         with suppress(OSError, AttributeError):  # no glibc

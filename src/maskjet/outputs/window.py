@@ -37,7 +37,7 @@ class Window(Sink):
 
     Args:
         title: Title of the window.
-        closed: Event to set once the user closes the window; None for a new one, an attribute.
+        closed: Event, an attribute, that is set once the user closes the window; None for a new one.
         holds: Whether `close` waits until the user closes the window, so that a single image can be looked at.
         style: Whether frames are annotated, redacted or cut out, and how; transparent pixels are shown black.
 
