@@ -154,11 +154,14 @@ def taken(model, monkeypatch):
     return seen
 
 
-def test_batches_are_always_the_same(model, pictures, taken):
+@pytest.mark.parametrize("is_two_stage", [False, True])
+def test_batches_are_always_the_same(model, pictures, taken, is_two_stage, monkeypatch):
+    if is_two_stage:
+        monkeypatch.setattr(processing, "TwoStageSpec", type(model.spec))
     process(images(pictures), model, batch=8)
     sizes = [cv2.imread(name).shape for name, _ in taken]
     large, small = (96, 160, 3), (80, 96, 3)
-    assert sizes == [large, small, small, large, small, large]
+    assert sizes == ([large] * 3 + [small] * 3 if is_two_stage else [large, small, small, large, small, large])
     assert all((options["batch"], options["whole_batches"]) == (8, True) for _, options in taken)
 
 

@@ -16,9 +16,11 @@ from maskjet.errors import InputError, SourceError, translate_errors
 from maskjet.jobs import storage
 from maskjet.jobs.rows import FoundFrame, TableBuilder, arrow
 from maskjet.jobs.segments import Segment, SourceFile
-from maskjet.sources.ahead import Encoded, load_ahead, read_encoded
+from maskjet.sources.ahead import Encoded, image_threads, load_ahead, read_encoded
+from maskjet.sources.image_headers import stated_size_hw
 from maskjet.sources.keyframes import CannotEnterError, Entry, VideoPart, open_part
 from maskjet.sources.source import Frame, Source
+from maskjet.spec import TwoStageSpec
 from maskjet.tiling.layout import UNCUT, Tiling
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from maskjet.detections import Detections
     from maskjet.model import Model
     from maskjet.sources.decoding import Decoding
+
+_HEAD_BYTES = 2**16  # bytes read of an image; enough for nearly all headers
 
 
 def process(
@@ -127,10 +131,13 @@ def _process_images(
     streaming: dict[str, Any],
     decoding: Decoding,
 ) -> pyarrow.Table:
-    images, builder = _Images(segment, decoding), make_builder()
-    for frame, found in _detect(model, images, streaming):
-        builder.add(FoundFrame(frame.source, 0, None, found))
-    bad_frames = [[segment.files[position].path, reason] for position, reason in images.bad_frames]
+    # Torchvision's detectors take batches of one size; for others the headers need not be read.
+    images = _Images(segment, decoding, is_grouped=streaming["batch"] > 1 and isinstance(model.spec, TwoStageSpec))
+    found = {frame.index: each for frame, each in _detect(model, images, streaming)}
+    builder = make_builder()
+    for position in sorted(found):
+        builder.add(FoundFrame(segment.files[position].path, 0, None, found[position]))
+    bad_frames = [[segment.files[position].path, reason] for position, reason in sorted(images.bad_frames)]
     return builder.table(bad_frames=bad_frames)
 
 
@@ -140,26 +147,35 @@ def _detect(model: Model, source: Source, streaming: dict[str, Any]) -> Iterator
 
 
 class _Images(Source):
-    """The images of a segment; a frame's index is the image's position among the segment's files."""
+    """The images of a segment; a frame's index is the image's position among the segment's files.
+
+    If they are grouped, images whose headers state the same size follow one another, so that they fill batches.
+    """
 
     kind = "list"
 
-    def __init__(self, segment: Segment, decoding: Decoding) -> None:
+    def __init__(self, segment: Segment, decoding: Decoding, *, is_grouped: bool) -> None:
         super().__init__(segment.name)
-        self._segment_files, self._decoding = segment.files, decoding
+        self._segment_files, self._decoding, self._is_grouped = segment.files, decoding, is_grouped
         self.length = len(segment.files)
 
     def _read(self) -> Iterator[Frame]:
-        reads = (partial(_read_image, file) for file in self._segment_files)
+        files = self._segment_files
+        order = list(range(len(files)))
+        if self._is_grouped:
+            sizes = list(image_threads().map(_stated_size_hw, files))
+            order.sort(key=lambda position: (sizes.index(sizes[position]), position))
+        reads = (partial(_read_image, files[position]) for position in order)
         with closing(load_ahead(reads, self._decoding, self._fall_back)) as loaded:
-            for position, (file, image) in enumerate(zip(self._segment_files, loaded, strict=True)):
+            for position, image in zip(order, loaded, strict=True):
                 self.frames_seen += 1
                 if isinstance(image, _StoreError):
                     raise image
                 if isinstance(image, InputError):
                     self.bad_frames.append((position, str(image)))
                 else:
-                    yield Frame(position, None, image, file.path, file.path)
+                    path = files[position].path
+                    yield Frame(position, None, image, path, path)
 
 
 class _StoreError(SourceError):
@@ -171,7 +187,24 @@ def _read_image(file: SourceFile) -> Encoded:
     if not storage.is_remote(file.path):
         return read_encoded(file.path, "image")
     limits.check("image_bytes", file.size, f"{file.path!r} has", SourceError)
-    with translate_errors(_StoreError, f"source must be readable, {file.path!r} is not"):
-        system, path = storage.resolve(file.path, error=_StoreError)
+    try:
+        return Encoded(_read_object(file), repr(file.path))
+    except SourceError as error:
+        raise _StoreError(str(error)) from error
+
+
+def _read_object(file: SourceFile, most: int = -1) -> bytes:
+    """Read an object, or its first `most` bytes."""
+    with translate_errors(SourceError, f"source must be readable, {file.path!r} is not"):
+        system, path = storage.resolve(file.path)
         with system.open(path, "rb") as stream:
-            return Encoded(stream.read(), repr(file.path))
+            data: bytes = stream.read(most)
+            return data
+
+
+def _stated_size_hw(file: SourceFile) -> tuple[int, int] | None:
+    """(height, width) from an image's header; None if it states none or can't be read."""
+    try:
+        return stated_size_hw(_read_object(file, _HEAD_BYTES))
+    except SourceError:
+        return None  # decoding it gives the reason

@@ -86,6 +86,11 @@ _workers = cache(_Workers)
 os.register_at_fork(after_in_child=_workers.cache_clear)  # threads do not survive a fork
 
 
+def image_threads() -> ThreadPoolExecutor:
+    """The threads that read and decode images, on three quarters of the cores that this process may use."""
+    return _workers().threads
+
+
 def load_ahead(
     reads: Iterable[Callable[[], Encoded]],
     decoding: Decoding = ON_CPU,
