@@ -47,7 +47,7 @@ class EngineConfig:
     precision: Annotated[
         Precision,
         "Type of weights and activations; boxes and scores stay float32. auto: fp16 on a GPU, fp32 on a CPU; int8: for "
-        "files of maskjet quantize, and the demo on a CPU.",
+        "files of maskjet quantize.",
     ] = "auto"
     runtime: Annotated[
         RuntimeName,

@@ -83,7 +83,7 @@ def test_a_conversion_that_differs_is_not_kept(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"compile": True}, InputError, "precision must be 'fp32' or 'int8', and compile left out"),
+        ({"compile": True}, InputError, "precision must be 'fp32', and compile left out"),
         ({"precision": "bf16"}, InputError, "got 'bf16'"),
         ({"runtime": "auto", "precision": "int8"}, InputError, "maskjet quantize writes"),
     ],

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from importlib.resources import as_file, files
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -40,14 +39,14 @@ def choose(network: RFDETR, config: EngineConfig, device: torch.device) -> FileR
     """Open the file that OpenVINO runs in place of a network on the CPU; None if PyTorch runs it.
 
     With the runtime "openvino" it is converted if it never was; with "auto" a conversion is taken that is in the cache
-    and was faster than PyTorch when it was made. With the precision "int8" it is the file that comes with maskjet.
+    and was faster than PyTorch when it was made.
 
     Raises:
         InputError: The precision or compiling can't be had with this runtime.
         UnsupportedError: The network can't be converted, the conversion differs from it, or the device is a GPU.
         MissingDependencyError: openvino is not installed.
     """
-    file = _find_quantised(network) if config.precision == "int8" else _find(network, config)
+    file = _find(network, config)
     return None if file is None else FileRuntime(file, open_in_openvino(file, device), device)
 
 
@@ -58,7 +57,7 @@ def _find(network: RFDETR, config: EngineConfig) -> NetworkFile | None:
     if config.precision not in ("auto", "fp32") or config.compile:
         if is_asked:
             raise InputError(
-                "precision must be 'fp32' or 'int8', and compile left out, with the runtime 'openvino', got "
+                "precision must be 'fp32', and compile left out, with the runtime 'openvino', got "
                 f"{config.precision!r} and {config.compile}."
             )
         return None
@@ -170,12 +169,3 @@ def _is_slower(file: NetworkFile, network: RFDETR) -> bool:
                 spent.append(time.perf_counter() - begin)
     by_torch, by_openvino = map(median, times.values())
     return by_openvino >= by_torch
-
-
-def _find_quantised(network: RFDETR) -> NetworkFile:
-    """The file of int8 that comes with maskjet for a network of these weights."""
-    with as_file(files("maskjet.networks.demo") / f"int8{IR}") as path:
-        file = read_network_file(path)
-    if file.certificate.get("weights") != digest_weights(network):
-        raise InputError("precision must not be 'int8' but for the demo model: maskjet quantize writes a file of int8.")
-    return file

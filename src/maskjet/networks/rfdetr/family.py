@@ -101,7 +101,9 @@ def make_steps(network: RFDETR, config: EngineConfig, postprocessing: Postproces
             "read_network or load."
         )
     device, input_hw = config.resolve_device(), network.spec.input_hw
-    if device.type == "cpu" or config.precision == "int8" or config.runtime == "openvino":
+    if config.precision == "int8":
+        raise InputError("precision must not be 'int8' for weights: maskjet quantize writes a file of INT8 from them.")
+    if device.type == "cpu" or config.runtime == "openvino":
         from maskjet.networks.exported import conversion
 
         if (by_openvino := conversion.choose(network, config, device)) is not None:
