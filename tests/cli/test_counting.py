@@ -35,7 +35,7 @@ def streamed(monkeypatch):
 
 
 def test_counts_are_in_the_summary_and_the_outputs(maskjet, clip, streamed):
-    outs = "-o out.jsonl -o out.events.jsonl -o out.mp4 --threshold 0.3 --json"
+    outs = "-o out.jsonl -o out.events.jsonl -o out.mp4 -o out.txt --threshold 0.3 --json"
     code, out, err = maskjet(f"run {clip} {outs}", *COUNTS)
     assert (code, err) == (0, "")
     counting = Counting(parse_counters(SPECS))
@@ -79,6 +79,7 @@ def test_lost_events_are_told_and_end_nothing(maskjet, clip, monkeypatch):
     [
         ("-o a.events.jsonl", "--out must go with --count where it gets events, got 'a.events.jsonl' without."),
         ("-o mqtt://me:pw@a/b -o a.csv", "--out must go with --count where it gets events, got 'mqtt://a/b' without."),
+        ("-o a.txt", "--out must go with --track where it lists tracks, got 'a.txt' without."),
         ("-o a.csv --count line:1,2", "--count must be [NAME=]line:x1,y1,x2,y2"),
         ("-o a.csv --count a=line:1,2,3,4 --count a=line:1,2,3,5", "--count must have names of their own, got a, a."),
     ],

@@ -85,7 +85,7 @@ def test_a_face_that_blinks_out_stays_hidden(maskjet):
 
 
 def test_what_fills_a_gap_is_told_apart(maskjet):
-    code, _, err = maskjet("run face.mp4 --track=two-pass -o all.jsonl -o all.csv --json")
+    code, _, err = maskjet("run face.mp4 --track=two-pass -o all.jsonl -o all.txt -o all.csv --json")
     assert (code, err) == (0, "")
     rows = [(each["index"], *each["detections"]) for each in lines("all.jsonl")]
     assert [index for index, row in rows if row["filled"]] == [*BLINK, 24]

@@ -44,6 +44,18 @@ def read_csv(path):
         return list(csv.DictReader(file))
 
 
+def test_mot_text_lists_boxes_of_tracks():
+    found = tracked_detections(3)
+    write(["out.txt"], frames(2), found)
+    x1, y1, x2, y2 = found.xyxy[1].tolist()
+    first = f"1,0,{x1:g},{y1:g},{x2 - x1:g},{y2 - y1:g},0.7,-1,-1,-1"
+    text = Path("out.txt").read_text().splitlines()
+    assert text[0] == first
+    assert [line.split(",")[:2] for line in text] == [["1", "0"], ["1", "1"], ["2", "0"], ["2", "1"]]
+    with pytest.raises(InputError, match=r"^detections must be tracked for 'b.txt', got no track_id"):
+        write(["b.txt"], frames(1), some_detections(1))
+
+
 class TestCsv:
     def test_a_row_per_detection_with_the_values_given(self):
         with open_sinks(["new/out.csv"]) as sinks:

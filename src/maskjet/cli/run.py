@@ -171,7 +171,7 @@ def run(
         option(
             "PATH",
             "Video (.mp4, .mkv, .mov, .webm), .jsonl, .csv, .json (a COCO data set), .segm.json or .bbox.json (COCO "
-            "results), a folder of images, or one in .yolo for labels; - for JSON lines on stdout; "
+            "results), .txt (MOT tracks), a folder of images, or one in .yolo for labels; - for JSON lines on stdout; "
             ".events.jsonl, http(s)://HOST/PATH or mqtt(s)://HOST/TOPIC for events of --count. May be repeated. {} "
             "becomes the source's name; with several sources all but .jsonl, .csv and events need it. Until a "
             "file is whole it has .partial in its name.",
@@ -239,6 +239,9 @@ def run(
     kinds = {kind_of(out): shown_name(out) for out in outs}
     if track not in (None, *_TRACKING):
         raise InputError(f"track must be two-pass, or have no value, got {track!r}.")
+    tracks = track is not None or bool(counters)
+    if "tracks" in kinds and not tracks:
+        raise InputError(f"out must go with --track where it lists tracks, got {kinds['tracks']!r} without.")
     if "events" in kinds and not counters:
         raise InputError(f"out must go with --count where it gets events, got {kinds['events']!r} without.")
     drawing, mask_pixels = style
@@ -270,7 +273,7 @@ def run(
             "batch": batch,
             "drop_late": frames.drop_late,
             "threshold": by_class or None,
-            "track": track is not None or bool(counters),
+            "track": tracks,
             **asdict(tiling),
         },
         in_two_passes=track == "two-pass",

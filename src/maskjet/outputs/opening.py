@@ -28,14 +28,14 @@ from maskjet.outputs.labels import YoloLabels
 from maskjet.outputs.lines import JsonLines, RecordLines, StdoutLines
 from maskjet.outputs.pictures import AnnotatedImages
 from maskjet.outputs.sink import Sink, Sinks, SinksInTurn
-from maskjet.outputs.table import CsvTable
+from maskjet.outputs.table import CsvTable, MotText
 from maskjet.outputs.video import AnnotatedVideo
 from maskjet.sources.containers import shown_name
 from maskjet.sources.folders import is_image_path, is_video_path
 from maskjet.sources.frames import ListSource, Source, UnopenedSource
 from maskjet.sources.selection import EVERYTHING, Selection
 
-Kind = Literal["images", "video", "lines", "table", "labels", "crops", "data set", "events"]
+Kind = Literal["images", "video", "lines", "table", "labels", "crops", "data set", "tracks", "events"]
 AnySource = Source | UnopenedSource
 PLACEHOLDER = "{}"
 """Placeholder in an output's path that becomes the name of its source."""
@@ -46,6 +46,7 @@ _KINDS: Mapping[str, Kind] = {
     ".csv": "table",
     labels.SUFFIX: "labels",
     crops.SUFFIX: "crops",
+    ".txt": "tracks",
     **dict.fromkeys(SUFFIXES, "images"),
 }
 _DRAWN = ("images", "video")
@@ -152,6 +153,8 @@ class Outputs:
             opened = source if isinstance(source, Source) else None
             quality, with_audio = self.content.quality, self.content.with_audio
             return make_video(out, source=opened, with_audio=with_audio, style=style, quality=quality)
+        if kind == "tracks":
+            return MotText(out)
         if kind == "events":
             return events.EventDelivery(out) if events.is_url(out) else events.EventLines(out)
         if kind == "table":

@@ -1,4 +1,4 @@
-"""Tables as output: CSV."""
+"""Tables as output: CSV, and MOTChallenge text."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from itertools import repeat
 import numpy as np
 
 from maskjet.detections import Detections, check_finite
+from maskjet.errors import InputError
 from maskjet.host.files import TemporaryFile
 from maskjet.host.printing import printable
 from maskjet.outputs.lines import TextFile
@@ -50,6 +51,26 @@ class CsvTable(TextFile):
         nothing = np.empty((0, 4), np.float32)
         self._begin(Detections((0, 0), nothing, nothing[:, 0], np.empty(0, np.int32)).to_columns())
         super()._finish(temporary)
+
+
+class MotText(TextFile):
+    """Tracks in MOTChallenge format: lines of `frame,id,left,top,width,height,confidence,-1,-1,-1`.
+
+    Frames are counted from 1, boxes are in pixels from 0. Detections without a track are left out.
+    """
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        """Write one frame's lines; raises InputError for detections that were not tracked."""
+        if detections.track_id is None:
+            raise InputError(f"detections must be tracked for {self._path!r}, got no track_id.")
+        found = detections[detections.track_id >= 0]
+        check_finite(found)
+        ids = [] if found.track_id is None else found.track_id.tolist()
+        lines = [
+            f"{frame.index + 1},{number},{x1:.6g},{y1:.6g},{x2 - x1:.6g},{y2 - y1:.6g},{score:.6g},-1,-1,-1\n"
+            for number, (x1, y1, x2, y2), score in zip(ids, found.xyxy.tolist(), found.confidence.tolist(), strict=True)
+        ]
+        self._append("".join(lines))
 
 
 def _rows(rows: Iterable[list[object]]) -> str:
