@@ -35,6 +35,7 @@ def made(streets, network, tmp_path_factory):
     return maskjet.quantize(network, streets / "images", out, budget=LENIENT), out
 
 
+@pytest.mark.slow
 def test_a_certificate_says_what_was_measured(made, network):
     certificate, out = made
     assert certificate.images == {"calibration": 20, "certification": 20}
@@ -48,6 +49,7 @@ def test_a_certificate_says_what_was_measured(made, network):
     assert "INT8, decoder" in str(certificate)
 
 
+@pytest.mark.slow
 def test_it_runs_by_its_name_with_any_batch(made, streets):
     images = [cv2.imread(str(path))[..., ::-1].copy() for path in sorted((streets / "images").iterdir())[:3]]
     with maskjet.load(made[1], device="cpu") as model:
@@ -60,6 +62,7 @@ def test_it_runs_by_its_name_with_any_batch(made, streets):
         maskjet.load(made[1], device="cpu", runtime="onnxruntime")
 
 
+@pytest.mark.slow
 def test_a_spoilt_file_is_refused_and_none_is_lost(streets, network, tmp_path, monkeypatch):
     """As OpenVINO misreads a projector quantised in an ONNX file: no error, and other detections."""
     from maskjet.quantization import quantizing
@@ -96,6 +99,7 @@ def test_the_demo_loses_no_measurable_ap(tmp_path):
         assert loss.before - loss.after <= loss.bound <= 0.05
 
 
+@pytest.mark.slow
 def test_images_that_show_too_little_are_refused(network, tmp_path):
     (tmp_path / "few").mkdir()
     (tmp_path / "black").mkdir()
@@ -126,6 +130,7 @@ def test_options_that_are_refused(out, options, message):
         maskjet.quantize("demo", "nowhere", out, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

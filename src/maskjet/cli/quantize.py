@@ -13,7 +13,7 @@ from maskjet.spec import MODELS
 
 EPILOG = """
 maskjet quantize demo --images streets -o demo-int8.xml
-maskjet run street.mp4 --model demo-int8.xml -o found.jsonl
+maskjet quantize nano.pt --images frames -o nano-int8.xml
 """
 
 

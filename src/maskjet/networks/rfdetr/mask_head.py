@@ -18,7 +18,7 @@ class _ImageBlock(nn.Module):
         self.norm = nn.LayerNorm(channels, eps=1e-6)
         self.pwconv1 = nn.Linear(channels, channels)
 
-    def forward(self, image: Tensor, *, is_nchw: bool) -> Tensor:
+    def forward(self, image: Tensor, *, is_nchw: bool = False) -> Tensor:
         """Refine an image; in NCHW nothing is transposed, and the norm is arithmetic over channels."""
         if is_nchw:
             return image + self._in_nchw(image)
@@ -29,7 +29,7 @@ class _ImageBlock(nn.Module):
     def _in_nchw(self, image: Tensor) -> Tensor:
         pixels = self.dwconv(image)
         centred = pixels - pixels.mean(1, keepdim=True)
-        scale = torch.rsqrt(centred.square().mean(1, keepdim=True) + self.norm.eps)
+        scale = torch.rsqrt((centred * centred).mean(1, keepdim=True) + self.norm.eps)
         weight = self.pwconv1.weight  # with those of the norm folded in
         bias = self.pwconv1.bias + weight @ self.norm.bias
         pixels = F.conv2d(centred, (weight * self.norm.weight)[:, :, None, None]) * scale + bias[:, None, None]
