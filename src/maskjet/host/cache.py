@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _PATIENCE_S = 2.0  # total compilation time after which a message is printed
@@ -26,6 +26,16 @@ def folder() -> Path | None:
         )
     except RuntimeError:  # no home folder
         return None
+
+
+def writable(name: str) -> Path | None:
+    """A folder in the cache, which is made; None where it can't be written."""
+    root = folder()
+    with suppress(OSError):
+        if root is not None:
+            (root / name).mkdir(parents=True, exist_ok=True)
+            return root / name if os.access(root / name, os.W_OK) else None
+    return None
 
 
 @contextmanager

@@ -34,8 +34,8 @@ def open_in_openvino(file: NetworkFile, device: torch.device) -> Session:
     package = load_openvino("runtime='openvino'")
     threads = torch.get_num_threads()
     settings = {**SETTINGS, "INFERENCE_NUM_THREADS": threads}
-    if (folder := cache.folder()) is not None:
-        settings["CACHE_DIR"] = str(folder / "openvino")
+    if (folder := cache.writable("openvino")) is not None:
+        settings["CACHE_DIR"] = str(folder)
     core: Any = package.Core()
     model = core.read_model(str(file.path))
 
