@@ -442,7 +442,7 @@ def test_hostile_names_are_shown_as_text(page, model, picture, write_video):
     named = Finder(model)
     named.spec = dataclasses.replace(model.spec, class_names=dict.fromkeys(CLASS_NAMES, hostile))
     named.find = lambda image: dataclasses.replace(find(image), class_names=named.spec.class_names)
-    video = write_video(f"{hostile}.mp4", frames=30, rate=10)
+    video = write_video(f"{hostile}.mp4", frames=30, rate=2)  # lasts until it is looked at
     with serving({"demo": named, hostile: named}, source=(str(video),)) as address:
         page.goto(f"http://{address}")
         expect(page.locator("#source-list")).to_contain_text(f"{hostile}.mp4")
