@@ -103,7 +103,7 @@ def test_every_example_parses(words, line):
 
 # Names of files in examples, small and in a folder of their own.
 SMALL = {"--size": "160x96", "--input-size": "80x80", "--frames": "4", "--images": "2", "--count": "2", "--start": "1"}
-NEEDS = ("rf-detr-seg-nano", "--annotations", "--ray")  # weights, a data set of the images, a cluster
+NEEDS = ("rf-detr-seg-nano", "--annotations", "--ray", "quantize")  # weights, a data set, a cluster, forty images
 
 
 def shortened(words):
