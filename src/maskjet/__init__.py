@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from maskjet.outputs.opening import check_outputs as check_outputs
     from maskjet.outputs.opening import open_sinks as open_sinks
     from maskjet.outputs.window import Window as Window
+    from maskjet.quantization import quantize
     from maskjet.report import Report
     from maskjet.sources.expansion import expand_sources as expand_sources
     from maskjet.sources.frames import Frame
