@@ -116,7 +116,7 @@ def _describe_file(model: str, weights: Path | None) -> str:
 
 
 def _describe_certificate(path: Path) -> dict[str, Any]:
-    """What a quantised file was measured to lose; nothing for others."""
+    """The certificate of a quantised file, under its name; an empty dictionary for other models."""
     from maskjet.networks.exported.metadata import IR
     from maskjet.networks.exported.network_file import read_network_file
 

@@ -26,7 +26,7 @@ from maskjet.jobs.parts import Parts
 from maskjet.jobs.processing import process
 from maskjet.jobs.rows import metadata, with_metadata
 from maskjet.jobs.segments import Segment, Settings
-from maskjet.networks.exported.metadata import ONNX
+from maskjet.networks.exported.metadata import IR, ONNX
 from maskjet.sources.decoding import choose_decoding, name_nvjpeg
 from maskjet.spec import MODELS
 from maskjet.version import __version__
@@ -76,7 +76,7 @@ def _files_of(weights: Path) -> Sequence[Path]:
     """Files of a model, including external weights of exported models and settings of transformers."""
     if weights.is_dir():
         return sorted(each for each in weights.iterdir() if each.suffix in (".json", ".safetensors"))
-    if weights.suffix != ONNX:
+    if weights.suffix not in (ONNX, IR):
         return [weights]
     from maskjet.networks.exported.network_file import read_network_file
 

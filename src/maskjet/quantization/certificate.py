@@ -1,4 +1,4 @@
-"""What a quantised network loses: measured on images, in the runtime that runs it."""
+"""Compare a quantised network with the float32 one on images, in the runtime that runs it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Loss:
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate(MeasuredReport):
-    """What a quantised file loses against its network; `measurements` is one `check.Agreement`."""
+    """Comparison of a quantised file with its network; `measurements` has one `check.Agreement`."""
 
     path: str
     """Path of the file."""

@@ -45,7 +45,7 @@ class Metadata:
     precision: FilePrecision
     """Type of weights and activations."""
     certificate: Mapping[str, Any] = field(default_factory=dict)
-    """What a quantised file was measured to lose, see `export.quantize`; else empty."""
+    """What a quantised file was measured to lose, see `maskjet.quantize`; else empty."""
 
     def as_properties(self) -> dict[str, str]:
         """Encode as JSON texts by key."""
