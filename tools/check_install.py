@@ -41,6 +41,10 @@ COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "bench": (("street.mp4", "--frames", "3"), ""),
     "val": (("set", "--out", "scores"), r'COCO mAP needs hotcoco: pip install "maskjet\[coco\]"'),
     "export": (("demo", "--out", "demo.onnx"), r'maskjet export needs onnx-ir: pip install "maskjet\[onnx\]"'),
+    "quantize": (
+        ("demo", "--images", "set", "--out", "demo.xml"),
+        r'maskjet quantize needs \w+: pip install "maskjet\[quantize\]"',
+    ),
     "serve": (("--port", "0"), r'maskjet serve needs fastapi: pip install "maskjet\[serve\]"'),
     "job run": (("street.mp4", "--out", "results"), r'maskjet\.jobs needs pyarrow: pip install "maskjet\[jobs\]"'),
     "job run (Ray)": (
@@ -61,7 +65,7 @@ COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
 }
 """Name, with a remark where a command is tried twice, to arguments and the error that a base install answers with."""
 # Packages that ask for their extras before they import their modules.
-_ASKED_FOR = ("maskjet.export.onnx_rewrites.", "maskjet.export.", "maskjet.serve.")
+_ASKED_FOR = ("maskjet.export.onnx_rewrites.", "maskjet.export.", "maskjet.quantization.", "maskjet.serve.")
 _NEEDS_EXTRA = re.compile(r"^.+ needs .+: pip install \"maskjet\[\w+\]\"\.$")
 
 
