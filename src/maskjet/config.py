@@ -30,7 +30,7 @@ Step = Literal["preprocess", "select", "encode_masks"]
 
 DEFAULT_THRESHOLD = ModelSpec.threshold
 """Default of the confidence that detections must exceed."""
-_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "float32"}  # int8: of the input
+_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _ENVIRONMENT_PREFIX = "MASKJET_"
 _SWITCHES = {"1": True, "true": True, "0": False, "false": False}
 
@@ -46,8 +46,8 @@ class EngineConfig:
     device: Annotated[str, "auto (the first GPU, else the CPU), cpu, cuda, or cuda:N, or N for short."] = "auto"
     precision: Annotated[
         Precision,
-        "Type of weights and activations; boxes and scores stay float32. auto: fp16 on a GPU, fp32 on a CPU; int8: for "
-        "files of maskjet quantize.",
+        "Type of weights and activations; boxes and scores stay float32. auto: fp16 on a GPU, fp32 on a CPU; int8: of "
+        "the model demo, and of files of maskjet quantize, on a CPU.",
     ] = "auto"
     runtime: Annotated[
         RuntimeName,

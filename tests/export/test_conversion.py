@@ -3,13 +3,18 @@
 import copy
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, MissingDependencyError, UnsupportedError
+from maskjet.host.machine import BF16_PRODUCTS, cpu_features
 from maskjet.model import Model
 from maskjet.networks.exported import conversion
+from maskjet.networks.exported.in_openvino import settings_for
+from maskjet.networks.exported.metadata import Metadata
+from maskjet.networks.exported.network_file import load_openvino
 from tests.export.test_running import THRESHOLD, assert_close, in_torch
 from tests.networks.test_network import tiny_network
 from tests.test_model import image
@@ -80,12 +85,39 @@ def test_a_conversion_that_differs_is_not_kept(tmp_path, monkeypatch):
     assert not [*Path(tmp_path, "converted").iterdir()]
 
 
+def test_bfloat16_leaves_the_decoder_in_float32(tmp_path, monkeypatch):
+    network = tiny_network()
+    conversion.write(conversion.to_openvino(network), tmp_path / "a.xml", Metadata(network.spec, "bf16"))
+    marked = {
+        layer.get("name")
+        for layer in ElementTree.parse(tmp_path / "a.xml").iter("layer")
+        if layer.find("rt_info/attribute[@name='DisablePrecisionConversion']") is not None
+    }
+    assert {name.split(".")[1].partition("/")[0] for name in marked} == {"transformer", "class_embed", "bbox_embed"}
+    core = load_openvino("a test").Core()
+    compiled = core.compile_model(core.read_model(str(tmp_path / "a.xml")), "CPU", settings_for("bf16"))
+    computed = {op.get_friendly_name(): op.get_rt_info() for op in compiled.get_runtime_model().get_ops()}
+    types = {name: info["runtimePrecision"].astype(str) for name, info in computed.items() if name in marked}
+    assert set(types.values()) == {"f32"}
+    monkeypatch.setenv("MASKJET_CACHE_DIR", str(tmp_path))
+    if not BF16_PRODUCTS & cpu_features():
+        with pytest.raises(UnsupportedError, match="needs a CPU with AVX512-BF16 or AMX"):
+            opened(precision="bf16")
+        return
+    images = [image(seed=seed) for seed in range(3)]
+    with opened(precision="bf16") as model:
+        assert (model.report().precision, model.report().network.split(" in ")[1][:8]) == ("bf16", "bfloat16")
+        for found, expected in zip(model.predict(images), in_torch(images), strict=True):
+            assert_close(found, expected, 0.02)
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"compile": True}, InputError, "precision must be 'fp32', and compile left out"),
-        ({"precision": "bf16"}, InputError, "got 'bf16'"),
+        ({"compile": True}, InputError, "compile=True"),
+        ({"precision": "fp16"}, InputError, "got 'fp16'"),
         ({"runtime": "auto", "precision": "int8"}, InputError, "maskjet quantize writes"),
+        ({"runtime": "torch", "precision": "int8"}, InputError, "runtime must be 'openvino' or 'auto'"),
     ],
 )
 @pytest.mark.usefixtures("cached")

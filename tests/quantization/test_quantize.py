@@ -9,6 +9,7 @@ import pytest
 import maskjet
 from benchmarks.planted import TINY, plant_network
 from maskjet.errors import CheckpointError, InputError, UnsupportedError
+from maskjet.host.machine import BF16_PRODUCTS, cpu_features
 from maskjet.networks.exported.network_file import read_network_file
 from maskjet.networks.state_dict import digest_weights
 
@@ -45,8 +46,8 @@ def test_a_certificate_says_what_was_measured(made, network):
     assert verdict.found == 1 - agreement.share <= LENIENT
     assert agreement.matched + agreement.dropped >= 40
     assert json.loads(json.dumps(certificate.as_dict())) == read_network_file(out).certificate
-    assert "INT8" in out.with_suffix(".html").read_text()
-    assert "INT8, decoder" in str(certificate)
+    assert "int8" in out.with_suffix(".html").read_text()
+    assert "int8, decoder" in str(certificate)
 
 
 @pytest.mark.slow
@@ -81,12 +82,17 @@ def test_a_spoilt_file_is_refused_and_none_is_lost(streets, network, tmp_path, m
 
     quantise = quantizing._quantise
     monkeypatch.setattr(quantizing, "_quantise", spoil)
+    monkeypatch.setattr(quantizing, "cpu_features", frozenset)
     out = tmp_path / "tiny.xml"
     out.write_text("older")
-    with pytest.raises(UnsupportedError, match=r"budget must allow what INT8 loses, .* No file is written"):
+    with pytest.raises(UnsupportedError, match=r"budget must allow what int8 loses, .* No file is written"):
         maskjet.quantize(network, streets / "images", out, budget=LENIENT)
     assert {path.name for path in tmp_path.iterdir()} == {"tiny.xml", "tiny.html"}
     assert out.read_text() == "older"
+    if BF16_PRODUCTS & cpu_features():
+        monkeypatch.setattr(quantizing, "cpu_features", cpu_features)
+        certificate = maskjet.quantize(network, streets / "images", out, budget=LENIENT)
+        assert (certificate.precision, read_network_file(out).precision) == ("bf16", "bf16")
 
 
 @pytest.mark.slow

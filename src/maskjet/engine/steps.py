@@ -90,6 +90,7 @@ class Steps(ABC):
         postprocessing: What is reported unless a call asks for something else.
         named: Steps whose implementation the config may choose, each with the dtype of its first tensor.
         precision: Name of the network's own precision; None takes the config's.
+        dtype: Type of its input; None is that of the precision.
     """
 
     resizing = "stretch"
@@ -106,11 +107,12 @@ class Steps(ABC):
         postprocessing: Postprocessing,
         named: Mapping[Step, torch.dtype],
         precision: str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         self.spec, self.config, self.postprocessing = spec, config, postprocessing
         self.device = config.resolve_device()
         self.precision = precision or config.resolve_precision(self.device)
-        self.dtype = torch_dtype(self.precision)
+        self.dtype = dtype or torch_dtype(self.precision)
         self.choices: dict[str, ops.Choice] = {}
         """The implementation of each step, which takes and fills tensors of the device."""
         self.fallbacks: Counter[str] = Counter()

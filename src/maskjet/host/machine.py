@@ -21,7 +21,9 @@ _PACKAGES = (
 )
 INT8_PRODUCTS = frozenset({"avxvnni", "avx512vnni", "amx-int8", "dotprod", "i8mm"})
 """Features of a CPU, in LLVM's names, with which products of bytes are faster than float32's."""
-_FEATURES = INT8_PRODUCTS | {"avx2", "avx512f", "avx512bf16", "amx-bf16", "bf16"}
+BF16_PRODUCTS = frozenset({"avx512bf16", "amx-bf16", "bf16"})
+"""Features with which products of bfloat16 are."""
+_FEATURES = INT8_PRODUCTS | BF16_PRODUCTS | {"avx2", "avx512f"}
 
 
 @dataclass(frozen=True)

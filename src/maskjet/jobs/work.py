@@ -105,8 +105,8 @@ class Worker:
 
         config = replace(self._settings.config, device=orders["device"])
         chosen = self._settings
-        is_on_cpu = config.resolve_device().type == "cpu"
-        if is_on_cpu and config.runtime == "auto" and find_family(chosen.model) is rfdetr:
+        is_converted = config.resolve_device().type == "cpu" and config.precision != "int8"
+        if is_converted and config.runtime == "auto" and find_family(chosen.model) is rfdetr:
             config = replace(config, runtime="torch")  # the caches of other machines may have no conversion
         self.model = open_model(
             *(chosen.model, chosen.weights, config),

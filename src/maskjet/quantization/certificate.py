@@ -49,6 +49,8 @@ class Certificate(MeasuredReport):
 
     path: str
     """Path of the file."""
+    precision: str
+    """Its precision, `metadata.FilePrecision`."""
     weights: str
     """Digest of the network's weights."""
     cpu_features: Sequence[str]
@@ -82,7 +84,7 @@ class Certificate(MeasuredReport):
     def __str__(self) -> str:
         lines = [f"{each.kind} AP {each.before:.4f} → {each.after:.4f}" for each in self.losses]
         kept = f" and {len(self.kept)} layers" if self.kept else ""
-        title = f"{self.path}: INT8, decoder{kept} in float32"
+        title = f"{self.path}: {self.precision}, decoder{kept} in float32"
         return "\n".join([title, super().__str__(), *lines, *map(str, self.verdicts)])
 
 
@@ -119,7 +121,8 @@ class Certifier:
 
     def certify(self, quantised: Model, kept: Sequence[str], out: Path) -> Certificate:
         """Compare an opened file, which is to be written to `out`, with the network."""
-        actual = self._run(quantised, "INT8")
+        precision = quantised.report().precision
+        actual = self._run(quantised, precision)
         records = self._reported(self._expected), self._reported(actual)
         comparison = check.check(*records)
         self._shown = comparison, *records
@@ -136,6 +139,7 @@ class Certifier:
             measurements=comparison.measurements,
             notes=[*task_notes, *([self._images.note] if self._images.note else [])],
             path=str(out),
+            precision=precision,
             weights=self._weights,
             cpu_features=sorted(cpu_features()),
             kept=kept,

@@ -18,10 +18,11 @@ from maskjet.config import EngineConfig
 from maskjet.engine.isolation import isolated
 from maskjet.errors import InputError, UnsupportedError
 from maskjet.host.files import naming
+from maskjet.host.machine import BF16_PRODUCTS, cpu_features
 from maskjet.model import Model
 from maskjet.networks.exported import conversion
-from maskjet.networks.exported.in_openvino import SETTINGS
-from maskjet.networks.exported.metadata import Metadata
+from maskjet.networks.exported.in_openvino import settings_for
+from maskjet.networks.exported.metadata import IR, FilePrecision, Metadata
 from maskjet.networks.exported.network_file import load_openvino, read_network_file
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.networks.state_dict import digest_weights
@@ -29,8 +30,6 @@ from maskjet.quantization.certificate import Certificate, Certifier
 from maskjet.quantization.images import Images
 from maskjet.sources.images import to_image
 
-_DECODER = ("__module.transformer", "__module.class_embed", "__module.bbox_embed")
-"""Beginnings of names in the converted network: where small errors move boxes, or change which tokens are decoded."""
 _QUANTISED = ("Convolution", "GroupConvolution", "MatMul")
 """Types of operators whose inputs are quantised."""
 _LEFT_OUT = 4  # the second step leaves every fourth layer in float32: those that err most
@@ -43,10 +42,12 @@ Inputs = Sequence[NDArray[np.float32]]
 class _Step(NamedTuple):
     """A step of the ladder from fast to exact."""
 
+    precision: FilePrecision
+    """Precision of all layers but the decoder, the heads and `kept`, which stay float32."""
     kept: Sequence[str]
-    """Layers that stay float32 besides the decoder and the heads."""
+    """Names of further layers."""
     model: Any
-    """The quantised `openvino.Model`."""
+    """The `openvino.Model`."""
 
 
 @isolated(inference=False)
@@ -67,21 +68,21 @@ def quantize_network(
         _check_sizes(sizes, network.spec.input_hw)
         with naming(str(out)), tempfile.TemporaryDirectory(dir=out.parent) as temporary:
             made = Path(temporary, out.name)
-            for step in _steps(network, inputs):
-                conversion.write(step.model, made, Metadata(network.spec, "int8"), is_half=True)
-                with Model(read_network_file(made), EngineConfig(device="cpu")) as quantised:
-                    certificate = certifier.certify(quantised, step.kept, out)
+            for step in _steps(network, inputs, Path(temporary)):
+                conversion.write(step.model, made, Metadata(network.spec, step.precision))
+                with Model(read_network_file(made), EngineConfig(device="cpu")) as smaller:
+                    certificate = certifier.certify(smaller, step.kept, out)
                 if certificate.is_kept:
                     break
             certifier.write_page(certificate, out.with_suffix(".html"))
             if not certificate.is_kept:
                 broken = "; ".join(str(each) for each in certificate.verdicts if not each.is_kept)
                 raise UnsupportedError(
-                    f"budget must allow what INT8 loses, it is {broken}. No file is written; "
+                    f"budget must allow what {certificate.precision} loses, it is {broken}. No file is written; "
                     f"{str(out.with_suffix('.html'))!r} shows the differences."
                 )
-            metadata = Metadata(network.spec, "int8", certificate.as_dict())
-            conversion.write(step.model, made, metadata, is_half=True)
+            metadata = Metadata(network.spec, step.precision, certificate.as_dict())
+            conversion.write(step.model, made, metadata)
             for suffix in (".bin", out.suffix):  # the one that names the other comes last
                 made.with_suffix(suffix).replace(out.with_suffix(suffix))
     return certificate
@@ -97,15 +98,19 @@ def _check_sizes(sizes: Sequence[tuple[int, ...]], input_hw: tuple[int, int]) ->
         )
 
 
-def _steps(network: RFDETR, inputs: Inputs) -> Iterator[_Step]:
+def _steps(network: RFDETR, inputs: Inputs, folder: Path) -> Iterator[_Step]:
     """The steps of the ladder, each made when it is asked for."""
-    model = conversion.to_openvino(network)
+    path = folder / f"half{IR}"  # weights that stay float are halved before, as OpenVINO does not in quantised models
+    conversion.write(conversion.to_openvino(network), path, Metadata(network.spec, "fp16"), is_half=True)
+    model = load_openvino("quantizing").Core().read_model(str(path))
     names = [op.get_friendly_name() for op in model.get_ordered_ops()]
-    decoder = [name for name in names if name.startswith(_DECODER)]
+    decoder = [name for name in names if name.startswith(conversion.DECODER)]
     first = _quantise(model, inputs, decoder)
-    yield _Step((), first)
+    yield _Step("int8", (), first)
     worst = _find_worst(model, first, inputs[:_PROBED])
-    yield _Step(worst, _quantise(model, inputs, [*decoder, *worst]))
+    yield _Step("int8", worst, _quantise(model, inputs, [*decoder, *worst]))
+    if BF16_PRODUCTS & cpu_features():
+        yield _Step("bf16", (), model)
 
 
 def _quantise(model: Any, inputs: Inputs, float_ops: Sequence[str]) -> Any:
@@ -126,7 +131,7 @@ def _find_worst(model: Any, quantised: Any, inputs: Inputs) -> list[str]:
     layers = [
         op.get_friendly_name()
         for op in model.get_ordered_ops()
-        if op.get_type_name() in _QUANTISED and not op.get_friendly_name().startswith(_DECODER)
+        if op.get_type_name() in _QUANTISED and not op.get_friendly_name().startswith(conversion.DECODER)
     ]
     exact, rounded = (_run_layers(each, layers, inputs) for each in (model, quantised))
     errors = np.array([np.linalg.norm(a - b) / np.linalg.norm(a) for a, b in zip(exact, rounded, strict=True)])
@@ -139,7 +144,7 @@ def _run_layers(model: Any, layers: Sequence[str], inputs: Inputs) -> list[NDArr
     probed = model.clone()
     by_name = {op.get_friendly_name(): op for op in probed.get_ops()}
     probed.add_outputs([by_name[name].output(0) for name in layers])
-    compiled = load_openvino("quantizing").Core().compile_model(probed, "CPU", SETTINGS)
+    compiled = load_openvino("quantizing").Core().compile_model(probed, "CPU", settings_for("fp32"))
     first = len(compiled.outputs) - len(layers)
     runs = []
     for images in inputs:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import tempfile
 import time
 import warnings
+import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -16,20 +18,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskjet.config import EngineConfig
+from maskjet.config import EngineConfig, torch_dtype
 from maskjet.engine.isolation import isolated
 from maskjet.errors import InputError, UnsupportedError, translate_errors
 from maskjet.host import cache
 from maskjet.host.files import naming
-from maskjet.host.machine import cpu_features
-from maskjet.networks.exported.in_openvino import SETTINGS, open_in_openvino
-from maskjet.networks.exported.metadata import IMAGES, IR, OUTPUTS, Metadata
+from maskjet.host.machine import BF16_PRODUCTS, cpu_features
+from maskjet.networks import demo
+from maskjet.networks.exported.in_openvino import open_in_openvino, settings_for
+from maskjet.networks.exported.metadata import IMAGES, IR, OUTPUTS, FilePrecision, Metadata
 from maskjet.networks.exported.network_file import NetworkFile, load_openvino, read_network_file
 from maskjet.networks.exported.running import FileRuntime
 from maskjet.networks.rfdetr.network import RFDETR
 from maskjet.networks.state_dict import digest_weights
 from maskjet.version import __version__
 
+DECODER = ("__module.transformer", "__module.class_embed", "__module.bbox_embed")
+"""Beginnings of names in a converted network: where small errors move boxes, or change which tokens are decoded."""
+_AS_WRITTEN = {"name": "DisablePrecisionConversion", "version": "0", "value": "dynamic:dynamic"}
+"""The mark, in OpenVINO's files, of a layer that computes in its own type, whatever the runtime is set to."""
 _NAME = f"network{IR}"
 _SLOWER = "slower"  # name of a file beside a conversion that PyTorch outran
 _ROUNDS = 5  # runs of each by which that is measured
@@ -39,10 +46,10 @@ def choose(network: RFDETR, config: EngineConfig, device: torch.device) -> FileR
     """Open the file that OpenVINO runs in place of a network on the CPU; None if PyTorch runs it.
 
     With the runtime "openvino" it is converted if it never was; with "auto" a conversion is taken that is in the cache
-    and was faster than PyTorch when it was made.
+    and was faster than PyTorch when it was made. The precision "int8" is that of the demo's file.
 
     Raises:
-        InputError: The precision or compiling can't be had with this runtime.
+        InputError: The precision or compiling can't be had with this runtime, or there is no INT8 file of them.
         UnsupportedError: The network can't be converted, the conversion differs from it, or the device is a GPU.
         MissingDependencyError: openvino is not installed.
     """
@@ -51,23 +58,33 @@ def choose(network: RFDETR, config: EngineConfig, device: torch.device) -> FileR
 
 
 def _find(network: RFDETR, config: EngineConfig) -> NetworkFile | None:
-    is_asked = config.runtime == "openvino"
-    if not is_asked and config.runtime != "auto":
-        return None
-    if config.precision not in ("auto", "fp32") or config.compile:
-        if is_asked:
+    precision = config.precision
+    if precision == "int8" or config.runtime == "openvino":
+        if config.runtime not in ("auto", "openvino") or precision == "fp16" or config.compile:
             raise InputError(
-                "precision must be 'fp32', and compile left out, with the runtime 'openvino', got "
-                f"{config.precision!r} and {config.compile}."
+                "runtime must be 'openvino' or 'auto' for the precision 'int8', and has 'fp32' and 'bf16', too, none "
+                f"of them compiled; got {config.runtime!r}, {precision!r} and compile={config.compile}."
             )
+        return (
+            _demo_int8(network) if precision == "int8" else _convert(network, "bf16" if precision == "bf16" else "fp32")
+        )
+    if config.runtime != "auto" or precision not in ("auto", "fp32") or config.compile:
         return None
-    if is_asked:
-        return _convert(network)
     root = _root()
     if root is None or not root.exists() or _version() is None:  # most have none, and need not wait for the digest
         return None
-    folder = root / _key(network)
+    folder = root / _key(network, "fp32")
     return read_network_file(folder / _NAME) if folder.exists() and not (folder / _SLOWER).exists() else None
+
+
+def _demo_int8(network: RFDETR) -> NetworkFile:
+    """The file of the demo model that is part of the package; its certificate names the weights."""
+    file = read_network_file(Path(demo.__file__).with_name(f"int8{IR}"))
+    if file.certificate["weights"] != digest_weights(network) or file.spec.input_hw != network.spec.input_hw:
+        raise InputError(
+            "precision must not be 'int8' for these weights: maskjet quantize writes a file of INT8 from them."
+        )
+    return file
 
 
 def to_openvino(network: RFDETR) -> Any:
@@ -86,29 +103,49 @@ def to_openvino(network: RFDETR) -> Any:
 
 
 def write(model: Any, path: Path, metadata: Metadata, *, is_half: bool = False) -> None:
-    """Write an `openvino.Model` with metadata: `path`, and its weights, rounded to float16 if `is_half`, beside it."""
+    """Write an `openvino.Model` with metadata: `path`, and its weights, rounded to float16 if `is_half`, beside it.
+
+    With the precision "bf16" the decoder and the heads for classes and boxes are marked to stay float32.
+    """
     package = load_openvino("writing a network")
     for key, text in metadata.as_properties().items():
         model.set_rt_info(text, key)
     package.save_model(model, str(path), compress_to_fp16=is_half)
+    tree = ET.parse(path)
+    for element in tree.iter():  # indentation, a fifth of the file
+        element.text = element.tail = None
+    info = tree.find("rt_info")
+    if info is not None and (notes := info.find("nncf")) is not None:
+        info.remove(notes)
+    if metadata.precision == "bf16":
+        for layer in tree.iter("layer"):
+            types = {port.get("precision") for port in layer.iterfind("output/port")}
+            if types == {"FP32"} and layer.get("type") != "Const" and layer.get("name", "").startswith(DECODER):
+                marks = layer.find("rt_info")
+                if marks is None:
+                    marks = ET.Element("rt_info")
+                    layer.insert(int(layer.find("data") is not None), marks)
+                ET.SubElement(marks, "attribute", _AS_WRITTEN)
+    tree.write(path)
 
 
-def _convert(network: RFDETR) -> NetworkFile:
+def _convert(network: RFDETR, precision: FilePrecision) -> NetworkFile:
     """Read a network's conversion from the cache, or make it, compare it with the network, and keep it there."""
     load_openvino("runtime='openvino'")
     root = _root()
     if root is None:
         raise UnsupportedError("runtime='openvino' needs a folder for conversions: name one in MASKJET_CACHE_DIR.")
-    folder = root / _key(network)
+    if precision == "bf16" and not BF16_PRODUCTS & cpu_features():
+        raise UnsupportedError("precision='bf16' with the runtime 'openvino' needs a CPU with AVX512-BF16 or AMX.")
+    folder = root / _key(network, precision)
     if not folder.exists():
         with cache.telling(), naming(str(folder), "MASKJET_CACHE_DIR"):
             root.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=root) as temporary:
                 made = Path(temporary, "made")
                 made.mkdir()
-                model = to_openvino(network)
-                _check(model, network)
-                write(model, made / _NAME, Metadata(network.spec, "fp32"))
+                write(to_openvino(network), made / _NAME, Metadata(network.spec, precision))
+                _check(made / _NAME, network, precision)
                 if _is_slower(read_network_file(made / _NAME), network):
                     (made / _SLOWER).touch()
                 with suppress(FileExistsError):  # another process was first
@@ -122,9 +159,10 @@ def _root() -> Path | None:
     return folder and folder / "converted"
 
 
-def _key(network: RFDETR) -> str:
+def _key(network: RFDETR, precision: FilePrecision) -> str:
     """Name of a network's conversion, for this CPU and these versions alone."""
-    stated = (digest_weights(network), network.spec.input_hw, sorted(cpu_features()), _version(), __version__)
+    versions = (sorted(cpu_features()), _version(), __version__)
+    stated = (digest_weights(network), network.spec.input_hw, precision, *versions)
     return hashlib.sha256(repr(stated).encode()).hexdigest()[:24]
 
 
@@ -135,22 +173,25 @@ def _version() -> str | None:
         return None
 
 
-def _check(model: Any, network: RFDETR) -> None:
+def _check(path: Path, network: RFDETR, precision: FilePrecision) -> None:
     """Compare a conversion with its network, with the tokens that it selects as further outputs."""
     from maskjet.networks.exported.comparing import TOKEN_LOGITS, TOKENS, compare
 
-    compared = model.clone()
+    core = load_openvino("a comparison").Core()
+    compared = core.read_model(str(path))
     (selecting,) = (each for each in compared.get_ops() if each.get_type_name() == "TopK")
     compared.add_outputs([selecting.input_value(0), selecting.output(1)])
-    compiled = load_openvino("a comparison").Core().compile_model(compared, "CPU", SETTINGS)
+    compiled = core.compile_model(compared, "CPU", settings_for(precision))
     names = (*OUTPUTS[: len(compared.outputs) - 2], TOKEN_LOGITS, TOKENS)
 
     def run(images: Tensor) -> dict[str, Tensor]:
-        outputs = compiled(images.numpy())
+        outputs = compiled(images.float().numpy())
         found = {name: torch.from_numpy(outputs[position]) for position, name in enumerate(names)}
         return found | {TOKENS: found[TOKENS].long()}
 
-    compare(run, f"OpenVINO {_version()}", network, network, torch.float32)
+    dtype = torch_dtype(precision)
+    cast = network if precision == "fp32" else copy.deepcopy(network).cast(dtype)
+    compare(run, f"OpenVINO {_version()}", network, cast, dtype)
 
 
 def _is_slower(file: NetworkFile, network: RFDETR) -> bool:

@@ -60,7 +60,7 @@ def make_steps(network: NetworkFile, config: EngineConfig, postprocessing: Postp
     if config.compile:
         raise InputError(f"compile must be None or False for an exported file, got {config.compile}.")
     runtime = _open(network, config.runtime, config.resolve_device())
-    return OneStage(network.spec, runtime, config, postprocessing, network.precision)
+    return OneStage(network.spec, runtime, config, postprocessing, runtime.precision, runtime.dtype)
 
 
 def _open(file: NetworkFile, runtime: RuntimeName, device: torch.device) -> FileRuntime:

@@ -1,4 +1,4 @@
-"""OpenVINO on CPUs: reads and writes our tensors in place; activations are float32 where a file is not INT8."""
+"""OpenVINO on CPUs: reads and writes our tensors in place, and computes as a file says."""
 
 from __future__ import annotations
 
@@ -11,16 +11,23 @@ from torch import Tensor
 
 from maskjet.errors import UnsupportedError
 from maskjet.host import cache
-from maskjet.host.machine import INT8_PRODUCTS, cpu_features
+from maskjet.host.machine import BF16_PRODUCTS, INT8_PRODUCTS, cpu_features
+from maskjet.networks.exported.metadata import FilePrecision
 from maskjet.networks.exported.network_file import NetworkFile, load_openvino
 from maskjet.networks.exported.running import Call, Session
 
-SETTINGS = {
-    "INFERENCE_PRECISION_HINT": "f32",  # bfloat16, which CPUs with it get otherwise, moves the demo's scores by 0.10
-    "EXECUTION_MODE_HINT": "ACCURACY",
-    "PERFORMANCE_HINT": "LATENCY",
-}
-"""OpenVINO's settings for a network that computes as its file says."""
+_NAMES = {"bf16": "bfloat16", "int8": "INT8"}
+_PRODUCTS = {"bf16": BF16_PRODUCTS, "int8": INT8_PRODUCTS}
+
+
+def settings_for(precision: FilePrecision) -> dict[str, str]:
+    """OpenVINO's settings for a network of a precision."""
+    return {
+        # bfloat16, which CPUs with it get otherwise, moves the demo's scores by 0.10
+        "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
+        "EXECUTION_MODE_HINT": "ACCURACY",
+        "PERFORMANCE_HINT": "LATENCY",
+    }
 
 
 def open_in_openvino(file: NetworkFile, device: torch.device) -> Session:
@@ -33,7 +40,7 @@ def open_in_openvino(file: NetworkFile, device: torch.device) -> Session:
         raise UnsupportedError(f"runtime='openvino' runs on CPUs, got device {device}: use the device 'cpu'.")
     package = load_openvino("runtime='openvino'")
     threads = torch.get_num_threads()
-    settings = {**SETTINGS, "INFERENCE_NUM_THREADS": threads}
+    settings: dict[str, Any] = {**settings_for(file.precision), "INFERENCE_NUM_THREADS": threads}
     if (folder := cache.writable("openvino")) is not None:
         settings["CACHE_DIR"] = str(folder)
     core: Any = package.Core()
@@ -59,8 +66,8 @@ def open_in_openvino(file: NetworkFile, device: torch.device) -> Session:
 
         return call
 
-    precision = {"int8": "INT8"}.get(file.precision, "float32")
+    precision = _NAMES.get(file.precision, "float32")
     name = f"OpenVINO {package.__version__.partition('-')[0]} on the CPU in {precision}, {threads} threads"
-    if precision == "INT8" and not INT8_PRODUCTS & cpu_features():
-        name += "; without VNNI or AMX, which this CPU lacks, INT8 may be no faster than float32"
+    if not _PRODUCTS.get(file.precision, cpu_features()) & cpu_features():
+        name += f"; this CPU has no instructions for products of {precision}, which may be no faster than float32"
     return Session(name, "OpenVINO runs on CPUs", make_call)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 Precision = Literal["fp32", "fp16"]
 """Floating-point type of the weights and activations of a file that `export` writes."""
-FilePrecision = Literal["fp32", "fp16", "int8"]
-"""Type of a file's weights and activations; with "int8" those of the decoder and the input are float32."""
+FilePrecision = Literal["fp32", "fp16", "bf16", "int8"]
+"""Type of a file's weights and activations; with "bf16" and "int8" those of the decoder and the input are float32."""
 ONNX, IR = ".onnx", ".xml"
 """Suffixes of ONNX files, and of OpenVINO's, whose weights are beside them in a file .bin."""
 IMAGES = "images"

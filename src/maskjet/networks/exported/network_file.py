@@ -52,7 +52,7 @@ class NetworkFile:
     spec: ModelSpec
     """The network's input size, architecture and classes."""
     precision: FilePrecision
-    """Type of weights and activations; the input's type unless it is "int8"."""
+    """Type of weights and activations; the input's type unless it is "bf16" or "int8"."""
     images: Port
     """The input: images [B, 3, H, W]."""
     outputs: tuple[Port, ...]

@@ -41,7 +41,7 @@ class FileRuntime:
     def __init__(self, file: NetworkFile, session: Session, device: torch.device) -> None:
         self._file, self._device = file, device
         self._session: Session | None = session
-        self._name, self.precision = session.name, file.precision
+        self._name, self.precision, self.dtype = session.name, file.precision, file.images.dtype
         self.why_no_graph = session.why_no_graph
         zeros = torch.zeros(1, *file.images.shape, dtype=file.images.dtype, device=device)
         self.for_batch(1)(zeros)

@@ -101,13 +101,11 @@ def make_steps(network: RFDETR, config: EngineConfig, postprocessing: Postproces
             "read_network or load."
         )
     device, input_hw = config.resolve_device(), network.spec.input_hw
-    if config.precision == "int8":
-        raise InputError("precision must not be 'int8' for weights: maskjet quantize writes a file of INT8 from them.")
-    if device.type == "cpu" or config.runtime == "openvino":
+    if device.type == "cpu" or config.runtime == "openvino" or config.precision == "int8":
         from maskjet.networks.exported import conversion
 
         if (by_openvino := conversion.choose(network, config, device)) is not None:
-            return OneStage(network.spec, by_openvino, config, postprocessing, by_openvino.precision)
+            return OneStage(network.spec, by_openvino, config, postprocessing, by_openvino.precision, by_openvino.dtype)
     dtype = torch_dtype(config.resolve_precision(device))
 
     def by_torch() -> Compiler:

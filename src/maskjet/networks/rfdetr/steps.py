@@ -43,11 +43,12 @@ class OneStage(Steps):
         config: EngineConfig,
         postprocessing: Postprocessing,
         precision: str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         named: dict[Step, torch.dtype] = {"preprocess": torch.uint8, "select": torch.float32}
         if spec.has_masks:
             named["encode_masks"] = torch.float32
-        super().__init__(spec, config, postprocessing, named, precision)
+        super().__init__(spec, config, postprocessing, named, precision, dtype)
         self.letterbox = choose_letterbox(spec, config)
         if self.letterbox is not None:
             self.resizing = str(self.letterbox)
