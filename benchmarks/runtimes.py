@@ -1,5 +1,7 @@
 """Compare runtimes on the same network: detections against PyTorch's in float32, and time of an image, in one process.
 
+On a CPU a video is run, too, as `make demo` does: from the file to JSON lines and an annotated video.
+
 The networks are the demo model, and RF-DETR-Seg Nano with random weights that finds about 25 instances.
 
     python -m benchmarks.runtimes --out benchmarks/results/runtimes_cpu.json
@@ -15,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
@@ -27,13 +30,14 @@ from benchmarks.command import DeviceOption, OnlyOption, ReportOption, SizeOptio
 from benchmarks.contest import Contest, Entry
 from benchmarks.peers.rfdetr import build_exact, export_onnx
 from benchmarks.planted import plant_network
+from benchmarks.video import OUTPUTS, write_outputs
 from maskjet.checks import check_count
 from maskjet.cli.options import parse_size, print_result, progress
 from maskjet.config import EngineConfig, Precision, RuntimeName
 from maskjet.detections import Detections
 from maskjet.export import export
 from maskjet.host import measuring
-from maskjet.host.machine import describe_machine
+from maskjet.host.machine import BF16_PRODUCTS, cpu_features, describe_machine
 from maskjet.host.process import convolutions_in_tf32
 from maskjet.model import Model
 from maskjet.networks import read_network
@@ -41,13 +45,15 @@ from maskjet.networks.rfdetr import RFDETR
 from maskjet.parity.pair import Pairing, pair
 from maskjet.quantization import quantize
 from maskjet.spec import SPECS
-from maskjet.traffic import sample, write_coco
+from maskjet.traffic import sample, write_coco, write_video
 
 NETWORKS = ("demo", "rf-detr-seg-nano")
 """Names of the networks."""
 _IMAGES = 6
 _CALIBRATION = 80  # images of a quantisation, half of which calibrate
 _SURVIVORS = 25
+_FRAMES = 60  # of the video
+_TURNS = 3
 _EXACT = 1e-3
 """Of float32: difference in confidence that is no rounding. Scores have a slope of 1/4 at most, logits of files lie
 within 1e-4 of the network's, and tokens within rounding may change places, which moves single scores further."""
@@ -79,6 +85,8 @@ class RuntimeCost:
     """Median time of an image, from the frame to the RLE; None if it was not timed as it finds other instances."""
     p95_ms: float | None
     """95th percentile of that."""
+    video_fps: float | None
+    """Frames per second of a video, decoded, found, drawn, encoded; None on a GPU and for those that read no video."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +98,21 @@ class RuntimesReport(measuring.MeasuredReport):
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table: its header, then one row per runtime and network."""
-        header = ("network", "runtime", "precision", "detections", "unpaired", "confidence", "p50 ms", "p95 ms")
+        header = (
+            "network",
+            "runtime",
+            "precision",
+            "detections",
+            "unpaired",
+            "confidence",
+            "p50 ms",
+            "p95 ms",
+            "video/s",
+        )
         rows: list[tuple[str, ...]] = [header]
         for m in self.measurements:
             counts = (str(m.detections), str(m.unpaired), _shown(m.confidence_difference, ".1e"))
-            times = (_shown(m.p50_ms, ".1f"), _shown(m.p95_ms, ".1f"))
+            times = (_shown(m.p50_ms, ".1f"), _shown(m.p95_ms, ".1f"), _shown(m.video_fps, ".1f"))
             rows.append((m.network, m.runtime, m.precision, *counts, *times))
         return rows
 
@@ -110,6 +128,7 @@ class _Contender:
     detect: Callable[[Image], Detections]
     runtime: str
     precision: str
+    model: Model | None = None
     found: int = 0
     pairs: Pairing = field(default_factory=Pairing)
 
@@ -159,7 +178,7 @@ def run(
         network = read_network("demo") if name == "demo" else plant_network(SPECS[name], images, survivors=_SURVIVORS)
         with TemporaryDirectory() as folder, ExitStack() as stack, convolutions_in_tf32(False):
             contenders = list(_contenders(network, Path(folder), place, stack, images, has_peer=name != "demo"))
-            found, refused = _measure(name, contenders, images, place, runs)
+            found, refused = _measure(name, contenders, images, place, runs, Path(folder))
         costs += found
         notes += refused
         on_progress()
@@ -175,11 +194,12 @@ def _contenders(
 
     def add(name: str, precision: Precision, **choices: Any) -> _Contender:
         config = EngineConfig(device=str(device), precision=precision, **choices)
-        return _Contender(stack.enter_context(Model(copy.deepcopy(network), config)).predict, name, precision)
+        model = stack.enter_context(Model(copy.deepcopy(network), config))
+        return _Contender(model.predict, name, precision, model)
 
     def read(path: str, name: str, precision: str, runtime: RuntimeName = "auto") -> _Contender:
         model = stack.enter_context(Model(read_network(path), EngineConfig(device=str(device), runtime=runtime)))
-        return _Contender(model.predict, name, precision)
+        return _Contender(model.predict, name, precision, model)
 
     yield add("PyTorch", "fp32", runtime="torch")
     if device.type == "cuda":
@@ -194,7 +214,12 @@ def _contenders(
     yield read(exact, "ONNX Runtime", "fp32")
     if device.type == "cpu":
         yield add("OpenVINO", "fp32", runtime="openvino")
-        yield read(_quantise(network, images[0].shape[:2], folder), "OpenVINO", "int8")
+        if BF16_PRODUCTS & cpu_features():
+            yield add("OpenVINO", "bf16", runtime="openvino")
+        if has_peer:
+            yield read(_quantise(network, images[0].shape[:2], folder), "OpenVINO", "int8")
+        else:
+            yield add("OpenVINO", "int8")  # the demo's own file
     yield read(half, "ONNX Runtime", "fp16")
     if has_peer:
         theirs = export_onnx(network.state_dict(), network.spec, folder)
@@ -211,13 +236,27 @@ def _quantise(network: RFDETR, size_hw: tuple[int, ...], folder: Path) -> str:
 
 
 def _measure(
-    network: str, contenders: Sequence[_Contender], images: Sequence[Image], device: torch.device, runs: int
+    network: str,
+    contenders: Sequence[_Contender],
+    images: Sequence[Image],
+    device: torch.device,
+    runs: int,
+    folder: Path,
 ) -> tuple[list[RuntimeCost], list[str]]:
     """Compare, then time; returns the costs, and a remark for each one that differs too much."""
     contest = Contest(images, contenders[0].detect, device)
     named = {f"{each.runtime} {each.precision}": each for each in contenders}
     refused = contest.enter({name: Entry(each.detect, each.share) for name, each in named.items()})
     times = contest.time(runs=runs)
+    rates: dict[str, list[float]] = {name: [] for name in named}
+    if device.type == "cpu":
+        street = folder / "street.mp4"
+        write_video(street, frames=_FRAMES, size_hw=(images[0].shape[0], images[0].shape[1]))
+        outs = [str(folder / name) for name in OUTPUTS["JSON lines + annotated video"]]
+        for _ in range(_TURNS):
+            for name, each in named.items():
+                if each.model is not None and name not in refused:
+                    rates[name].append(write_outputs(each.model, street, outs))
     costs = [
         RuntimeCost(
             network,
@@ -226,7 +265,9 @@ def _measure(
             each.found,
             each.pairs.missing + each.pairs.extra,
             max(each.pairs.confidence_differences, default=None),
-            *((None, None) if name in refused else (times[name].p50_ms, times[name].p95_ms)),
+            None if name in refused else times[name].p50_ms,
+            None if name in refused else times[name].p95_ms,
+            median(rates[name]) if rates[name] else None,
         )
         for name, each in named.items()
     ]

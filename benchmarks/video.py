@@ -42,7 +42,7 @@ from maskjet.host import process
 from maskjet.host.machine import describe_machine
 from maskjet.host.profiling import Work, profile
 from maskjet.host.timing import percentile, play
-from maskjet.model import read_network
+from maskjet.model import Model, read_network
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.outputs.opening import open_sinks
 from maskjet.parity.pair import Pairing, pair
@@ -292,19 +292,19 @@ def _write_outputs(trials: Sequence[_Trial], folder: Path, runs: int) -> list[Ou
     for trial in ours[-1:]:
         for output, names in OUTPUTS.items():
             outs = [str(folder / name) for name in names]
-            rate = statistics.median(_write(trial.contender, trial.file, outs) for _ in range(runs))
+            model, depth = trial.contender.model, trial.contender.rung.depth
+            rate = statistics.median(write_outputs(model, trial.file, outs, depth) for _ in range(runs))
             measured.append(OutputCost(trial.contender.name, trial.size_hw, output, round(rate, 2)))
     return measured
 
 
-def _write(contender: Contender, file: Path, outs: Sequence[str]) -> float:
+def write_outputs(model: Model, file: Path, outs: Sequence[str], depth: int = 2) -> float:
     """Run a video and write the outputs; returns frames per second."""
-    assert isinstance(contender, Ours)
     start, count = time.perf_counter(), 0
     with ExitStack() as stack:
         source = stack.enter_context(open_source(file))
         sinks = stack.enter_context(open_sinks(outs, fps=source.fps))
-        results = stack.enter_context(closing(contender.model.stream(source, depth=contender.rung.depth)))
+        results = stack.enter_context(closing(model.stream(source, depth=depth)))
         for frame, found in results:
             sinks.write(frame, found)
             count += 1

@@ -112,8 +112,8 @@ def write(model: Any, path: Path, metadata: Metadata, *, is_half: bool = False) 
         model.set_rt_info(text, key)
     package.save_model(model, str(path), compress_to_fp16=is_half)
     tree = ET.parse(path)
-    for element in tree.iter():  # indentation, a fifth of the file
-        element.text = element.tail = None
+    for element in tree.iter():  # without indentation, a fifth of the file
+        element.text, element.tail = (element.text or "").strip(), None
     info = tree.find("rt_info")
     if info is not None and (notes := info.find("nncf")) is not None:
         info.remove(notes)
