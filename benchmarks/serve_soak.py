@@ -31,7 +31,6 @@ from benchmarks.serve import draw_images, engine_arguments, plant, serving
 from benchmarks.serve_attacks import BAD
 from benchmarks.serve_load import Connection, Plan, parse_head, run_here
 from benchmarks.serve_processes import free_port, run_ceiling
-from benchmarks.serve_regions import PREFIX
 from benchmarks.serve_report import Agreement, agree
 from benchmarks.serve_soak_grpc import DIFFERENT, run_grpc
 from benchmarks.trend import Sampler, Trend
@@ -133,7 +132,7 @@ class Soak:
     bad: dict[str, dict[str, int]]
     """What became of each kind of bad request."""
     grpc: dict[str, dict[str, int]]
-    """Answers to clients by gRPC by status: of frames in messages and in regions, then of each kind of bad request."""
+    """Answers to clients by gRPC by status: of raw frames, then of each kind of bad request."""
     unanswered: int
     """Requests whose client waited in vain."""
     failures: int
@@ -192,16 +191,7 @@ def soak(
         engine = engine_arguments(config)
         expected = {size: run_ceiling(files[size], [*chosen, *engine], 0.5)["expected"] for size in _SIZES_HW}
         grpc_port = free_port()
-        limits = (
-            "--body-s",
-            str(_BODY_S),
-            "--header-s",
-            str(_BODY_S),
-            "--grpc-port",
-            str(grpc_port),
-            "--shared-memory",
-            PREFIX,
-        )
+        limits = ("--body-s", str(_BODY_S), "--header-s", str(_BODY_S), "--grpc-port", str(grpc_port))
         with serving(chosen, engine, *limits) as server:
             sampler = Sampler(server.pid)
             sampler.start()

@@ -6,8 +6,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -16,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.loading import load_module
-from benchmarks.serve_regions import PREFIX, writing_frames
 from maskjet.sources.images import read_image
 
 DIFFERENT = "another answer to the same frame"
-_GOOD = {"message": "message", "region": "system"}  # where each kind of good client writes its frames
+_GOOD = "good"
 _ANSWER_S = 60.0
 _PAUSE_S = 0.05  # of a bad client between its requests
 
@@ -29,12 +27,12 @@ def run_grpc(name: str, port: int, files: Sequence[str], seconds: float, result:
     """Ask for some seconds, in threads; puts the number of answers by status, of each kind of clients."""
     grpc: Any = load_module("tritonclient.grpc", "tritonclient[grpc]")
     frames, end = [read_image(Path(file)) for file in files], time.perf_counter() + seconds
-    counts: dict[str, Counter[str]] = {kind: Counter() for kind in (*_GOOD, *_BAD)}
+    counts: dict[str, Counter[str]] = {kind: Counter() for kind in (_GOOD, *_BAD)}
 
     def work(kind: str) -> None:
-        with grpc.InferenceServerClient(f"127.0.0.1:{port}") as client, ExitStack() as stack:
-            if kind in _GOOD:
-                ask = stack.enter_context(_asking(grpc, client, name, frames, _GOOD[kind]))
+        with grpc.InferenceServerClient(f"127.0.0.1:{port}") as client:
+            if kind == _GOOD:
+                ask = _make_good(grpc, client, name, frames)
             else:
                 ask = partial(_BAD[kind], grpc, client, name, port)
             while time.perf_counter() < end:
@@ -53,10 +51,7 @@ def run_grpc(name: str, port: int, files: Sequence[str], seconds: float, result:
     result.put({kind: dict(each) for kind, each in counts.items()})
 
 
-@contextmanager
-def _asking(
-    grpc: Any, client: Any, name: str, frames: list[np.ndarray[Any, Any]], way: str
-) -> Iterator[Callable[[], str]]:
+def _make_good(grpc: Any, client: Any, name: str, frames: list[np.ndarray[Any, Any]]) -> Callable[[], str]:
     """A good client, which asks for frames of one size in turn, and compares answers to the same one."""
     seen: dict[int, bytes] = {}
     turns = cycle(enumerate(frames))
@@ -64,12 +59,11 @@ def _asking(
 
     def ask() -> str:
         number, frame = next(turns)
-        write(frame)
+        tensor.set_data_from_numpy(frame)
         answer = b"".join(client.infer(name, [tensor], client_timeout=_ANSWER_S).get_response().raw_output_contents)
         return "OK" if seen.setdefault(number, answer) == answer else DIFFERENT
 
-    with writing_frames(client, tensor, way, 0, frames) as write:
-        yield ask
+    return ask
 
 
 def _ask_for(grpc: Any, client: Any, name: str, shape: Sequence[int], *, region: str | None = None) -> str:
@@ -105,18 +99,11 @@ def _send_nothing(_grpc: Any, client: Any, _name: str, _port: int) -> str:
     return errors[0] if errors else "OK"
 
 
-def _register(_grpc: Any, client: Any, region: str, key: str, size: int) -> str:
-    client.register_system_shared_memory(region, key, size)
-    return "OK"
-
-
 _BAD: Mapping[str, Callable[[Any, Any, str, int], str]] = {
     "no such model": lambda grpc, client, _name, _port: _ask_for(grpc, client, "none", (8, 8, 3)),
     "no image": lambda grpc, client, name, _port: _ask_for(grpc, client, name, (8, 8, 3, 3)),
     "too large": lambda grpc, client, name, _port: _ask_for(grpc, client, name, (9000, 9000, 3)),
-    "no such region": lambda grpc, client, name, _port: _ask_for(grpc, client, name, (8, 8, 3), region="none"),
-    "another's file": lambda grpc, client, _name, _port: _register(grpc, client, "stolen", "../etc/passwd", 64),
-    "no memory of the name": lambda grpc, client, _name, _port: _register(grpc, client, "lost", f"{PREFIX}-none", 64),
+    "names a region": lambda grpc, client, name, _port: _ask_for(grpc, client, name, (8, 8, 3), region="none"),
     "leaves": _leave,
     "sends garbage": _send_garbage,
     "sends no message": _send_nothing,

@@ -45,10 +45,9 @@ async def served(models, **settings):
 
 
 class Address(str):
-    """Host and port of a service, its address for gRPC, its state and regions, and a function that ends it."""
+    """Host and port of a service, its address for gRPC, its state, and a function that ends it."""
 
     grpc: str
-    regions: object
     service: object
     end: object
 
@@ -64,7 +63,6 @@ def serving(models, *, has_grpc=False, **settings):
         made = server.Server(server.configure(app, settings), app.state.service, announce=ready.set)
         address = Address(server.url_of(listener).removeprefix("http://"))
         address.grpc = f"127.0.0.1:{grpc_port}"
-        address.regions = app.state.regions
         address.service, address.end = app.state.service, lambda: setattr(made, "should_exit", True)
         thread = threading.Thread(target=made.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -47,7 +47,6 @@ def test_each_setting_can_be_given_or_says_where_it_is():
                 parse({each.name: default})
         else:
             texts_and_counts = {"threads": 2, "batch": 2, "source": "a.mp4", "label": "{name}", "tile": "64"}
-            texts_and_counts["shared_memory"] = "frames"
             given = default or texts_and_counts.get(each.name, True)
             expected = (given,) if each.name == "source" else given
             assert getattr(parse({each.name: given})[0].settings, each.name) == expected

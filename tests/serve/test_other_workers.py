@@ -1,4 +1,4 @@
-"""Between the processes of a service: measurements of all in one text, shared memory, and who is one of them."""
+"""Between the processes of a service: measurements of all in one text, the table they share, and who is one of them."""
 
 import math
 import os
@@ -76,7 +76,7 @@ def test_the_process_with_the_fewest_connections_accepts_unless_it_hangs_or_is_f
 
 
 def test_only_processes_that_show_the_secret_are_no_clients():
-    other_workers = OtherWorkers(None, number=1, device="cpu", secret="abc", folder=None)
+    other_workers = OtherWorkers(None, number=1, device="cpu", secret="abc")
     scope = {"app": SimpleNamespace(state=SimpleNamespace(other_workers=other_workers)), "headers": [(b"host", b"abc")]}
     assert not is_from_worker(scope)
     for value, is_one in ((b"abd", False), (b"", False), (b"abc", True)):

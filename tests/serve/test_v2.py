@@ -52,7 +52,7 @@ def make_files(*contents, client=None):
 
 def status_of(error):
     """An error's status as that of HTTP."""
-    names = {"INVALID_ARGUMENT": "4", "NOT_FOUND": "404", "UNAVAILABLE": "503", "ALREADY_EXISTS": "409"}
+    names = {"INVALID_ARGUMENT": "4", "NOT_FOUND": "404", "UNAVAILABLE": "503"}
     names |= {"UNAUTHENTICATED": "401", "PERMISSION_DENIED": "403"}
     kind, _, name = error.status().rpartition(".")
     return names[name] if kind else error.status()
@@ -197,6 +197,36 @@ def test_the_clients_raise_our_words(either, street, status, message, change):
     assert caught.value.message().startswith(message)
 
 
+def test_shared_memory_is_refused(either, street):
+    """Its extension is not served: clients are told so as gRPC and HTTP do, and to send the image."""
+    tensor = make_input(street, "UINT8", either)
+    tensor.set_shared_memory("camera", street.nbytes)
+    with pytest.raises(http.InferenceServerException) as caught:
+        either.infer("demo", [tensor])
+    message = "image must be in the request's body, as this service has no shared memory."
+    assert (status_of(caught.value)[0], caught.value.message()) == ("4", message)
+    for call, arguments in (
+        (either.register_system_shared_memory, ("camera", "frames", 100)),
+        (either.register_cuda_shared_memory, ("camera", b"A" * 86 + b"==", 0, 100)),
+        (either.get_system_shared_memory_status, ()),
+        (either.unregister_cuda_shared_memory, ()),
+    ):
+        with pytest.raises(http.InferenceServerException) as caught:
+            call(*arguments)
+        assert caught.value.status() in ("404", "StatusCode.UNIMPLEMENTED")
+
+
+def test_a_raw_frame_crosses_threads_once(either, address, model, street, monkeypatch):
+    """A thread calls the model; the event loop does the rest, but for the answer to several frames."""
+    frames, pool, handed = np.stack([street, street[::-1]]), address.service._pool, []
+    submit = pool.submit
+    monkeypatch.setattr(pool, "submit", lambda *given: handed.append(given) or submit(*given))
+    check_equal(either.infer("demo", [make_input(street, "UINT8", either)]), [model.predict(street)])
+    assert handed == []
+    check_equal(either.infer("demo", [make_input(frames, "UINT8", either)]), model.predict(list(frames)))
+    assert len(handed) == 1
+
+
 @pytest.mark.parametrize(
     ("status", "message", "change"),
     [
@@ -217,8 +247,8 @@ def test_errors_before_a_route_have_the_form_of_the_protocol(address):
         ("POST", "/v2", 405),
         ("GET", "/v2/nothing", 404),
         ("GET", "/v2/models/other", 404),
-        ("GET", "/v2/othersharedmemory/status", 404),
-        ("POST", "/v2/systemsharedmemory/region/a/register", 400),
+        ("GET", "/v2/systemsharedmemory/status", 404),
+        ("POST", "/v2/cudasharedmemory/region/a/register", 404),
         ("GET", "/v2/models/demo/versions/9", 404),
         ("POST", "/v2/models/demo/infer", 400),
     ):

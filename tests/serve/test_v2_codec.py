@@ -48,7 +48,7 @@ def read(body_and_header, **limits):
     body, header = body_and_header
     size = read_json_size(header, len(body))
     request = read_fields(InferRequest, body[:size])
-    return request, read_given(request.inputs[0], memoryview(body)[size:], None, **{**LIMITS, **limits})
+    return request, read_given(request.inputs[0], memoryview(body)[size:], **{**LIMITS, **limits})
 
 
 def read_images(body_and_header, **limits):
@@ -123,7 +123,11 @@ WRONG_FIELDS = [
     (image_input([10**19, 1, 3], data=[]), "must be less than 2147483648, got a huge number"),
     (image_input([True, 1, 3], data=[]), r"inputs\.0\.shape\.0 must be a valid integer, got true"),
     (image_input([1, 1], "BYTES", data=[]), r"shape must be \[N\] of BYTES"),
-    (image_input([1, 1, 3]), "image must have one of data, binary_data_size .* and shared_memory_region"),
+    (image_input([1, 1, 3]), "image must have either data or binary_data_size"),
+    *(
+        (image_input([1, 1, 3], parameters={"shared_memory_region": name, **more}), "body, as .* no shared memory")
+        for name, more in (("a", {}), (7, {"binary_data_size": 0}), (["a"], {"shared_memory_byte_size": -1}))
+    ),
     (image_input([1, 1, 3], data=[1, 2]), "image must have 3 values, as its shape, got 2"),
     *((image_input([1, 1, 3], data=[1, 2, each]), r"whole numbers 0\.\.255") for each in (256, 2**70, 1.0)),
     (image_input([2, 1, 3], data=[[[1, 2, 3]], [[1, 2]]]), "image must have 6 values, as its shape, got 5"),
@@ -203,7 +207,7 @@ def test_a_wrong_binary_size_is_refused(size):
 def test_bytes_that_nobody_claims_are_refused():
     with pytest.raises(InputError, match="binary_data_size must be the 3 bytes after the JSON, got 0"):
         read(join(image_input([1, 1, 3], data=[1, 2, 3]), b"abc"))
-    with pytest.raises(InputError, match="image must have one of data, binary_data_size"):
+    with pytest.raises(InputError, match="image must have either data or binary_data_size"):
         read(join(image_input([1, 1, 3], data=[1, 2, 3], parameters={"binary_data_size": 3}), b"abc"))
     with pytest.raises(InputError, match="must have 6 values, as its shape, got 3"):
         read(binary_body([1, 2, 3], b"abc"))

@@ -21,7 +21,6 @@ from maskjet.serve import Settings, server
 from maskjet.serve.v2_grpc import _Permits, _split
 from tests.serve.client import BEARER, Held, mutants, run, served, serving
 from tests.serve.test_processes import counts, started
-from tests.serve.test_v2_regions import PREFIX, shared
 from tests.waiting import until
 
 triton = pytest.importorskip("tritonclient.grpc", reason="gRPC is not installed", exc_type=ImportError)
@@ -54,9 +53,9 @@ def refused(call, *args, **options):
 
 
 def count_descriptors():
-    """Sockets and shared memory that are open; gRPC's clients keep other things for a while."""
+    """Sockets that are open; gRPC's clients keep other things for a while."""
     open_ones = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
-    return sum(each.startswith(("socket", "/dev/shm")) for each in open_ones)
+    return sum(each.startswith("socket") for each in open_ones)
 
 
 def start_stream(client, **options):
@@ -97,7 +96,6 @@ def test_strangers_are_refused_before_they_are_read(model, scenes):
             assert (status, "The token is missing" in message) == ("UNAUTHENTICATED", True)
         wrong = {"authorization": "Bearer guess"}
         assert refused(client.get_model_metadata, "demo", headers=wrong) == ("UNAUTHENTICATED", "The token is wrong.")
-        assert refused(client.get_system_shared_memory_status)[0] == "UNAUTHENTICATED"
         _, error = start_stream(client).get(timeout=30)
         assert "The token is missing" in error.message()
         client.stop_stream()
@@ -300,13 +298,12 @@ def test_a_missing_package_is_told(monkeypatch):
 
 
 @pytest.mark.slow
-def test_processes_share_the_port_and_the_regions(tmp_path, model, street):
-    """Each connection is one process's; a region that one registers is known to all, also to one that starts again."""
+def test_processes_share_the_port(tmp_path, model, street):
+    """Each connection is one process's; all answer alike, also one that starts again."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with (
-        shared(street.tobytes()) as key,
-        started(tmp_path, "--grpc-port", str(port), "--shared-memory", PREFIX) as service,
+        started(tmp_path, "--grpc-port", str(port)) as service,
         contextlib.ExitStack() as stack,
     ):
         service.wait_until_ready()
@@ -314,9 +311,7 @@ def test_processes_share_the_port_and_the_regions(tmp_path, model, street):
             stack.enter_context(triton.InferenceServerClient(f"127.0.0.1:{port}", channel_args=APART))
             for _ in range(24)
         ]
-        clients[0].register_system_shared_memory("frame", key, street.nbytes, headers=HEADERS)
-        tensor = triton.InferInput("image", list(street.shape), "UINT8")
-        tensor.set_shared_memory("frame", street.nbytes)
+        tensor = make_input(street)
         expected = model.predict(street).confidence.tolist()
         options = {"parameters": {"threshold": 0.3}, "headers": HEADERS}
         for client in clients:
@@ -337,7 +332,7 @@ def test_processes_share_the_port_and_the_regions(tmp_path, model, street):
 
 @pytest.mark.slow
 def test_clients_that_come_and_go_leave_nothing_behind(model, scenes):
-    """Both protocols, streams and shared memory at once, with clients that give up."""
+    """Both protocols and streams at once, with clients that give up."""
     images = [np.ascontiguousarray(scene[:64, :64]) for scene in scenes]
     scores = [model.predict(image).confidence.tolist() for image in images]
     failures, end = queue.Queue(), time.monotonic() + 8
@@ -352,11 +347,8 @@ def test_clients_that_come_and_go_leave_nothing_behind(model, scenes):
                     with http.InferenceServerClient(address) as client:
                         assert client.infer("demo", [tensor]).as_numpy("scores").tolist() == scores[at]
                     continue
-                with triton.InferenceServerClient(address.grpc) as client, shared(images[at].tobytes()) as key:
+                with triton.InferenceServerClient(address.grpc) as client:
                     tensor = make_input(images[at])
-                    if chance.random() < 0.5:
-                        client.register_system_shared_memory(key, key, images[at].nbytes)
-                        tensor.set_shared_memory(key, images[at].nbytes)
                     answers = start_stream(client)
                     client.async_stream_infer("demo", [tensor])
                     if chance.random() < 0.5:
@@ -367,11 +359,10 @@ def test_clients_that_come_and_go_leave_nothing_behind(model, scenes):
                         assert found.as_numpy("scores").tolist() == scores[at]
                     except triton.InferenceServerException as error:
                         assert error.status() == "StatusCode.DEADLINE_EXCEEDED"  # noqa: PT017
-                    client.unregister_system_shared_memory(key)
         except BaseException as error:
             failures.put(error)
 
-    with serving({"demo": model}, has_grpc=True, shared_memory=PREFIX) as address:
+    with serving({"demo": model}, has_grpc=True) as address:
         with triton.InferenceServerClient(address.grpc) as client:
             client.infer("demo", [make_input(images[0])])
         before = count_descriptors() + 4
@@ -383,7 +374,6 @@ def test_clients_that_come_and_go_leave_nothing_behind(model, scenes):
         assert failures.empty(), failures.get()
         service = address.service
         until(lambda: not (service.memory.taken or service.streams or service.dispatchers["demo"].depth))
-        assert address.regions.status("system") == []
         until(lambda: count_descriptors() <= before)
 
 
@@ -399,7 +389,7 @@ def test_damaged_messages_are_never_the_services_fault(client, address, scenes):
     sent.outputs.add(name="boxes")
     body, codes = sent.SerializeToString(), set()
     with grpc.insecure_channel(address.grpc) as channel:
-        for method in ("ModelInfer", "ModelMetadata", "SystemSharedMemoryRegister", "CudaSharedMemoryRegister"):
+        for method in ("ModelInfer", "ModelMetadata", "ModelReady"):
             call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
             for mutant in mutants(body, len(body) - image.nbytes, 400):
                 try:

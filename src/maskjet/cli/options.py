@@ -48,7 +48,6 @@ _METAVARS = {  # metavars of values that are no names
     "host": "HOST",
     "token": "TEXT",
     "source": "[NAME=]URL|PATH",
-    "shared_memory": "PREFIX",
     "tile": "N|WIDTHxHEIGHT|auto",
     "overlap": "SHARE",
     "polygon_tolerance": "PIXELS",

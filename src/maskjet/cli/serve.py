@@ -40,7 +40,7 @@ maskjet serve --source door=rtsp://camera.local/stream
 maskjet serve --devices all
 """
 # Settings in the main panel.
-_MAIN = ("host", "port", "grpc_port", "token", "insecure", "source", "allow_sources", "shared_memory")
+_MAIN = ("host", "port", "grpc_port", "token", "insecure", "source", "allow_sources")
 _SETTINGS_PANEL = "Limits of the service"
 
 

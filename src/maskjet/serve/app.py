@@ -19,7 +19,6 @@ from maskjet.serve.other_workers import OtherWorkers
 from maskjet.serve.service import Service
 from maskjet.serve.settings import Settings
 from maskjet.serve.sources import Sources
-from maskjet.serve.v2_regions import Regions
 from maskjet.version import __version__
 
 if TYPE_CHECKING:
@@ -44,14 +43,14 @@ def create_app(
     if not models:
         raise InputError("models must have at least one model, got none.")
     service = Service(models, settings or Settings(), other_workers)
-    sources, regions = Sources(service), Regions(service)
+    sources = Sources(service)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.start()
         try:
             sources.start()
-            async with v2_grpc.serving(service, regions):
+            async with v2_grpc.serving(service):
                 yield
         finally:
             await sources.aclose()
@@ -67,7 +66,6 @@ def create_app(
         redoc_url=None,
     )
     app.state.service, app.state.sources, app.state.other_workers = service, sources, other_workers
-    app.state.regions = regions
     for router in (v1.router, v2.router, live.router, source_routes.router, health.router, metrics.router, page.router):
         app.include_router(router)
     app.add_exception_handler(HTTPException, _answer_problem)  # `Guard` answers other errors

@@ -10,7 +10,6 @@ import asyncio
 import hmac
 import os
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -38,11 +37,10 @@ def is_from_worker(scope: Scope) -> bool:
 
 
 class OtherWorkers:
-    """Client of one worker for requests to the others; also has their shared folder."""
+    """Client of one worker for requests to the others."""
 
-    def __init__(self, table: ProcessTable, number: int, device: str, secret: str, folder: Path) -> None:
+    def __init__(self, table: ProcessTable, number: int, device: str, secret: str) -> None:
         self._table, self._number, self._device, self._secret = table, number, device, secret.encode()
-        self.folder = folder
         limits = httpx.Limits(max_keepalive_connections=0)  # requests are rare, and workers may restart
         self._client = httpx.AsyncClient(headers={_HEADER: self._secret}, limits=limits, trust_env=False)
 

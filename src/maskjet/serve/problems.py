@@ -63,8 +63,8 @@ class ProblemError(Exception):
         detail = self.detail
         if self.name == "not-found":
             detail = (
-                f"path must be one of the Open Inference Protocol, got {path[:200]!r}; extensions other than binary "
-                "tensor data and shared memory are not supported."
+                f"path must be one of the Open Inference Protocol, got {path[:200]!r}; of its extensions only "
+                "binary tensor data is supported."
             )
         return Response(json.dumps({"error": detail}), self.status, self.headers, "application/json")
 

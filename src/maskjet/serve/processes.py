@@ -10,7 +10,6 @@ import math
 import os
 import secrets
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -59,8 +58,7 @@ def serve(
         MaskjetError: Another error of `maskjet.load`.
     """
     table, secret = ProcessTable(len(places)), secrets.token_hex()
-    shared = tempfile.TemporaryDirectory(prefix="maskjet-")
-    with server.listen(settings) as listener, server.logging_on_stderr(), shared as folder:
+    with server.listen(settings) as listener, server.logging_on_stderr():
         listener.setblocking(False)
 
         def configure(place: Place, starts: int) -> WorkerConfig:
@@ -72,7 +70,6 @@ def serve(
                 starts=starts,
                 supervisor=os.getpid(),
                 secret=secret,
-                folder=folder,
                 models=dict(models),
                 weights=None if weights is None else str(weights),
                 engine=asdict(replace(config, device=place.own_device)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from ipaddress import ip_address
@@ -63,11 +62,6 @@ class Settings:
         "Let clients add and remove sources; needs a token. Whoever may add a source reaches whatever this service "
         "reaches, this machine and its network.",
     ] = False
-    shared_memory: Annotated[
-        str | None,
-        "Let clients of this machine register shared memory whose key begins with this text and whose owner is the "
-        "service's user, and GPU memory; none if not given.",
-    ] = None
     preview_fps: Annotated[int, "Most pictures a second in a source's preview."] = 15
     label: Annotated[
         str | None, "Text of labels in pictures and previews, as run --label takes it, '{name} {confidence:.0%}'."
@@ -92,8 +86,6 @@ class Settings:
             if not 0 <= port < 2**16:
                 raise InputError(f"{name} must be 0..65535, got {port}.")
         _ = self.tiling  # raises for invalid values
-        if self.shared_memory is not None and not re.fullmatch("[A-Za-z0-9_-]{1,250}", self.shared_memory):
-            raise InputError(f"shared_memory must be 1..250 letters, digits, _ and -, got {self.shared_memory!r}.")
         if self.label is not None:
             from maskjet.drawing.templates import parse_template  # imports OpenCV, which no other setting needs
 
@@ -124,16 +116,13 @@ class Settings:
     def check_exposure(self) -> None:
         """Raise InputError if the service needs a token and has none.
 
-        It does to listen beyond this machine, unless `insecure`, to let clients add sources, and for shared memory
-        where it is `insecure`.
+        It does to listen beyond this machine, unless `insecure`, and to let clients add sources.
         """
         if self.token is None and self.allow_sources:
             raise InputError(
                 "token must be given with allow_sources, as whoever may add a source reaches whatever this service "
                 "reaches: set MASKJET_TOKEN."
             )
-        if self.token is None and self.insecure and self.shared_memory is not None:
-            raise InputError("token must be given with shared_memory where the service is insecure: set MASKJET_TOKEN.")
         if self.token is None and not self.insecure and not self.is_loopback:
             raise InputError(
                 f"token must be given to listen on {self.host!r}, which other machines reach: set MASKJET_TOKEN, or "

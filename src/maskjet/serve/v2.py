@@ -1,32 +1,26 @@
 """The Open Inference Protocol (KServe v2) over HTTP; `v2_codec` has its wire formats, `v2_grpc` the same over gRPC.
 
 Each model has one version, "1". Errors are {"error": "..."}, with the status codes of the /v1 routes. Of Triton's
-extensions there are binary tensor data and shared memory; paths of others (config, statistics, ...) answer 404.
+extensions only binary tensor data is supported; paths of others (shared memory, config, statistics) answer 404.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import ConfigDict
 
-from maskjet.errors import InputError
 from maskjet.serve import bodies, problems, v1_schemas, v2_codec
 from maskjet.serve.clients import while_connected
 from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.service import Service
-from maskjet.serve.settings import Settings
 from maskjet.serve.v2_images import read_images
-from maskjet.serve.v2_json import Fields, read, show
-from maskjet.serve.v2_regions import KINDS, Regions
+from maskjet.serve.v2_json import read, show
 from maskjet.version import __version__
 
 if TYPE_CHECKING:
@@ -34,6 +28,8 @@ if TYPE_CHECKING:
 
 VERSION = "1"
 """The only version of each model."""
+METADATA = {"name": "maskjet", "version": __version__, "extensions": ["binary_tensor_data"]}
+"""Metadata of the server, shared by HTTP and gRPC."""
 LENGTH_HEADER = "Inference-Header-Content-Length"
 _JSON_FACTOR = 8  # bytes of memory per byte of JSON, for text and Python objects
 _QUICK_BYTES = 2**12  # bytes of JSON that parse faster than a thread starts
@@ -61,9 +57,9 @@ router = APIRouter(prefix=problems.PROTOCOL, tags=["Open Inference Protocol"], r
 
 
 @router.get("", summary="The server's name, version and extensions")
-async def describe_server(request: Request) -> dict[str, Any]:
+async def describe_server() -> dict[str, Any]:
     """Metadata of the server."""
-    return to_metadata(request.app.state.service.settings)
+    return METADATA
 
 
 @router.get("/health/live", summary="Whether the server is alive", responses=_STATE)
@@ -103,12 +99,6 @@ async def describe_model(request: Request, model: str, version: str = VERSION) -
     return {**describe(dispatcher), "parameters": parameters}
 
 
-def to_metadata(settings: Settings) -> dict[str, Any]:
-    """Metadata of the server, shared by HTTP and gRPC."""
-    regions = [] if settings.shared_memory is None else ["system_shared_memory", "cuda_shared_memory"]
-    return {"name": "maskjet", "version": __version__, "extensions": ["binary_tensor_data", *regions]}
-
-
 def describe(dispatcher: Dispatcher) -> dict[str, Any]:
     """Metadata of a model, shared by HTTP and gRPC."""
     return {
@@ -122,7 +112,7 @@ def describe(dispatcher: Dispatcher) -> dict[str, Any]:
 
 async def infer(request: Request, model: str, version: str = VERSION) -> Response:
     """Detect on the input's images. Images that come while the model is busy share a batch."""
-    inference = Inference(request.app.state.service, request.app.state.regions, model, version)
+    inference = Inference(request.app.state.service, model, version)
     lengths = request.headers.getlist(LENGTH_HEADER)
     if len(lengths) > 1:
         raise problems.bad_request(f"{LENGTH_HEADER} must be given once.")
@@ -150,53 +140,19 @@ for _path in _BY_VERSION:
     )(infer)
 
 
-class _Region(Fields):
-    model_config = ConfigDict(extra="allow")  # checked by `Regions.register`
-
-
-def _check_kind(kind: str) -> str:
-    if kind not in KINDS:
-        raise problems.ProblemError(404, "not-found", f"Shared memory must be system or cuda, got {show(kind)}.")
-    return kind
-
-
-_Kind = Annotated[str, Depends(_check_kind)]
-
-
-@router.get("/{kind}sharedmemory/status", summary="Regions of shared memory, of kind system or cuda")
-@router.get("/{kind}sharedmemory/region/{name}/status", summary="A region")
-async def region_status(request: Request, kind: _Kind, name: str = "") -> Any:
-    """Regions with their sizes."""
-    return await request.app.state.service.in_thread(request.app.state.regions.status, kind, name)
-
-
-@router.post("/{kind}sharedmemory/region/{name}/register", summary="Add a region")
-async def register_region(request: Request, kind: _Kind, name: str) -> Any:
-    """Register memory of this machine, which requests then name instead of sending the image."""
-    fields = {**read(_Region, await bodies.read(request)).model_dump(), "name": name}
-    return await request.app.state.service.in_thread(request.app.state.regions.register, kind, fields)
-
-
-@router.post("/{kind}sharedmemory/unregister", summary="Forget all regions of a kind")
-@router.post("/{kind}sharedmemory/region/{name}/unregister", summary="Forget a region")
-async def unregister_region(request: Request, kind: _Kind, name: str = "") -> Any:
-    """Forget regions; the memory stays the client's."""
-    return await request.app.state.service.in_thread(request.app.state.regions.unregister, kind, name)
-
-
 class Inference:
     """An inference request over HTTP or gRPC; raises as `find`."""
 
-    def __init__(self, service: Service, regions: Regions, model: str, version: str) -> None:
+    def __init__(self, service: Service, model: str, version: str) -> None:
         self.dispatcher = find(service, model, version)
-        self._service, self._regions, self._start = service, regions, asyncio.get_running_loop().time()
+        self._service, self._start = service, asyncio.get_running_loop().time()
 
     async def run(self, stated: bytes | dict[str, Any], binary: memoryview, write: Callable[..., _R]) -> _R:
         """Answer the request.
 
         Args:
             stated: Its JSON; or the same, from a message of gRPC. Memory for the whole request is reserved already.
-            binary: Bytes of the input; empty if they are elsewhere.
+            binary: Bytes of the input; empty if they are in `stated`.
             write: Makes the answer, that of several images in a thread; see `v2_codec.write_response`.
         """
         service = self._service
@@ -219,28 +175,16 @@ class Inference:
         dispatcher.check(options)
         deadline = self._start + min(settings.deadline_s, timeout_s)
         with service.memory.reserve(held) as reservation:
-
-            def read_region(name: str, offset: int, shape: list[int]) -> Any:
-                reservation.take(math.prod(shape))
-                return self._regions.read(name, offset, math.prod(shape)).reshape(shape)
-
             (tensor,) = request.inputs
-            reading = partial(read_images, tensor, binary, read_region, settings.parts, settings.pixels)
-            is_quick = tensor.datatype == "UINT8" and tensor.data is None  # regions are read in the pool
+            reading = partial(read_images, tensor, binary, settings.parts, settings.pixels)
+            is_quick = tensor.datatype == "UINT8" and tensor.data is None
             images = reading() if is_quick else await service.in_thread(reading)
-            is_secret = isinstance(images[0], bytes) and tensor.parameters.shared_memory_region is not None
             if isinstance(images[0], bytes):
                 titled = [bodies.EncodedImage(one, f"image: element {number}") for number, one in enumerate(images)]
                 images = bodies.decoders(service, titled, reservation)
-            else:  # `predict` copies those in a body, which is read-only
-                reservation.take(sum(one.nbytes for one in images if isinstance(one, np.ndarray)))
-            try:
-                answers = await dispatcher.predict_all(images, options, deadline=deadline, release=reservation.release)
-            except problems.ProblemError as error:
-                if not is_secret or error.status not in (400, 413, 422):
-                    raise
-                text = "image must have files that can be decoded, within the limits; those in the region are not."
-                raise InputError(text) from None  # decoders' reasons quote what the region contains
+            else:  # `predict` copies them, as the body is read-only
+                reservation.take(sum(one.nbytes for one in images))
+            answers = await dispatcher.predict_all(images, options, deadline=deadline, release=reservation.release)
         service.metrics.stage_seconds.labels("decode").observe(max(answer.decode_s for answer in answers))
         return [answer.detections for answer in answers]
 

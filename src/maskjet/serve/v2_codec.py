@@ -18,8 +18,6 @@ The input `image` is one of
 
 and its values are, row by row,
 
-    in shared memory     as in binary; the tensor's parameters are then `shared_memory_region`, a name that the client
-                         has registered, `shared_memory_byte_size` and `shared_memory_offset`
     UINT8 in binary      the bytes
     UINT8 as JSON        `data`, a list of numbers 0..255, flat or nested as the shape
     BYTES in binary      before each element its length, 4 bytes, little endian

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import Headers
@@ -22,7 +21,6 @@ from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.guard import AccessControl
 from maskjet.serve.service import Service
 from maskjet.serve.v2_messages import SERVICE, messages
-from maskjet.serve.v2_regions import KINDS, Regions
 
 if TYPE_CHECKING:
     from maskjet.detections import Detections
@@ -33,13 +31,13 @@ _FIELDS = range(0x0A, 0x3B, 8)  # tags of a ModelInferRequest's fields, 1 to 7, 
 _RAW_INPUT = _FIELDS[-1]
 _AGE_MS = 300_000  # clients reconnect after this, maybe to another process
 _SLOW_S = 0.5  # a message that takes longer is no longer received while other calls wait
-_CODES = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 409: "ALREADY_EXISTS"}
+_CODES = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND"}
 _CODES |= {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE"}
 _CODES |= dict.fromkeys((408, 504), "DEADLINE_EXCEEDED")
 
 
 @asynccontextmanager
-async def serving(service: Service, regions: Regions) -> AsyncIterator[None]:
+async def serving(service: Service) -> AsyncIterator[None]:
     """Serve gRPC within the context if a port is set; the service fails if the port is taken.
 
     The end of the service's WebSockets is that of calls, too.
@@ -50,7 +48,7 @@ async def serving(service: Service, regions: Regions) -> AsyncIterator[None]:
     other_workers = service.other_workers
     service.settings.check_exposure()
     server = _make_server(_options(service))
-    server.add_registered_method_handlers(SERVICE, _Methods(service, regions).handlers())
+    server.add_registered_method_handlers(SERVICE, _Methods(service).handlers())
     is_restarted = other_workers is not None and other_workers.are_ready
     listening = asyncio.create_task(_listen(server, service, when_warm=is_restarted))
     if not is_restarted:
@@ -193,26 +191,19 @@ class _Permits:
 class _Methods:
     """Answers calls."""
 
-    def __init__(self, service: Service, regions: Regions) -> None:
-        self._service, self._regions, self._settings = service, regions, service.settings
+    def __init__(self, service: Service) -> None:
+        self._service, self._settings = service, service.settings
         self._messages, self._access = messages(), AccessControl(self._settings)
         messages_at_once = max(1, self._settings.memory_bytes // self._settings.body_bytes)
         self._permits = _Permits(messages_at_once, self._settings.connections)
-        self._answers: dict[str, tuple[str, str, Callable[[Any], Any]]] = {  # (request type, response type, handler)
+        # By method: request type, response type, and function from the request to the response's fields.
+        self._answers: dict[str, tuple[str, str, Callable[[Any], dict[str, Any]]]] = {
             "ServerLive": ("Empty", "State", lambda _: {"is_so": service.failure is None}),
             "ServerReady": ("Empty", "State", lambda _: {"is_so": service.is_ready}),
-            "ServerMetadata": ("Empty", "Server", lambda _: v2.to_metadata(service.settings)),
+            "ServerMetadata": ("Empty", "Server", lambda _: v2.METADATA),
             "ModelReady": ("Name", "State", lambda asked: {"is_so": self._find(asked) and service.is_ready}),
             "ModelMetadata": ("Name", "Model", lambda asked: v2.describe(self._find(asked))),
         }
-        in_thread: Any = service.in_thread
-        for kind in KINDS:
-            name = kind.title()
-            self._answers |= {
-                f"{name}SharedMemoryStatus": ("Name", f"{name}List", partial(in_thread, self._list_regions, kind)),
-                f"{name}SharedMemoryRegister": (name, "Empty", partial(in_thread, self._register_region, kind)),
-                f"{name}SharedMemoryUnregister": ("Name", "Empty", partial(in_thread, self._unregister_region, kind)),
-            }
 
     def handlers(self) -> dict[str, Any]:
         """Handlers of all methods by name."""
@@ -260,9 +251,7 @@ class _Methods:
             kind, answers, function = self._answers[name]
             # An empty message is not waited for: those without a token would hold permits by sending none.
             data = b"" if kind == "Empty" else await self._read(context)
-            fields = function(self._parse(kind, data))
-            fields = await fields if isawaitable(fields) else fields
-            answer = getattr(self._messages, answers)(**fields or {})
+            answer = getattr(self._messages, answers)(**function(self._parse(kind, data)))
         return bytes(answer.SerializeToString())
 
     async def _read(self, context: Any) -> bytes:
@@ -303,7 +292,7 @@ class _Methods:
             reservation.take(len(data))
             head, contents = _split(data)
             asked = self._parse("Request", head)
-            inference = v2.Inference(self._service, self._regions, asked.model_name, asked.model_version)
+            inference = v2.Inference(self._service, asked.model_name, asked.model_version)
             inference.dispatcher.check_room()
             size = {"binary_data_size": len(contents)} if contents else {}
             stated = {
@@ -339,15 +328,6 @@ class _Methods:
 
     def _find(self, asked: Any) -> Dispatcher:
         return v2.find(self._service, asked.name, asked.version)
-
-    def _list_regions(self, kind: str, asked: Any) -> dict[str, Any]:
-        return {"regions": [{"key": each["name"], "value": each} for each in self._regions.status(kind, asked.name)]}
-
-    def _register_region(self, kind: str, asked: Any) -> None:
-        self._regions.register(kind, {name: getattr(asked, name) for name in KINDS[kind].model_fields})
-
-    def _unregister_region(self, kind: str, asked: Any) -> None:
-        self._regions.unregister(kind, asked.name)
 
 
 def _split(data: bytes) -> tuple[bytes, memoryview]:

@@ -5,38 +5,27 @@ from __future__ import annotations
 import binascii
 import math
 import struct
-from collections.abc import Callable
-from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from maskjet.errors import InputError
 from maskjet.serve import problems
 from maskjet.serve.v2_json import Fields
 
-if TYPE_CHECKING:
-    import torch
-
 NAME = "image"
 """Name of the input tensor."""
 PREFIX = struct.Struct("<I")
 """Length prefix of each element of a BYTES tensor."""
-ReadRegion = Callable[[str, int, list[int]], "NDArray[np.uint8] | torch.Tensor"]
-"""Reads uint8 values from a shared memory region, given its name, an offset and a shape."""
-_Size = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class _Place(Fields):
     """Where an input's values are, if it has no `data`."""
 
-    binary_data_size: _Size | None = None
-    shared_memory_region: str | None = None
-    shared_memory_offset: _Size = 0
-    shared_memory_byte_size: _Size = 0
+    binary_data_size: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    shared_memory_region: Any = None  # of Triton's extension; refused
 
 
 class ImageTensor(Fields):
@@ -49,44 +38,32 @@ class ImageTensor(Fields):
     parameters: _Place = _Place()
 
 
-def read_images(
-    tensor: ImageTensor, binary: memoryview, read_region: ReadRegion, most_images: int, most_pixels: int
-) -> list[Any]:
+def read_images(tensor: ImageTensor, binary: memoryview, most_images: int, most_pixels: int) -> list[Any]:
     """Read the images of the single input; its bytes may be all those after the JSON.
 
     Returns:
-        uint8 [H, W, 3] that share memory with `binary`; functions that read one from the region; or contents of image
-        files, unchecked.
+        uint8 [H, W, 3] that share memory with `binary`; or contents of image files, unchecked.
 
     Raises:
         ProblemError: 413, there are more images, or they have more pixels.
         InputError: The input is not as described in `v2_codec`.
     """
-    shape, data, place = _check_shape(tensor, most_images), tensor.data, tensor.parameters
-    region, size = place.shared_memory_region, place.binary_data_size
-    if [data, size, region].count(None) != 2:
-        raise InputError("image must have one of data, binary_data_size (raw_input_contents) and shared_memory_region.")
+    if tensor.parameters.shared_memory_region is not None:
+        raise InputError("image must be in the request's body, as this service has no shared memory.")
+    shape, data, size = _check_shape(tensor, most_images), tensor.data, tensor.parameters.binary_data_size
+    if (data is None) == (size is None):
+        raise InputError("image must have either data or binary_data_size (raw_input_contents).")
     if (size or 0) != len(binary):
         raise InputError(f"image: binary_data_size must be the {len(binary):,} bytes after the JSON, got {size or 0}.")
-    is_encoded = tensor.datatype == "BYTES"
-    if not is_encoded and shape[1] * shape[2] > most_pixels:
+    if tensor.datatype == "BYTES":
+        return _split_elements(binary, shape[0]) if data is None else _read_base64(data, shape[0])
+    if shape[1] * shape[2] > most_pixels:
         raise problems.too_large(f"image must have at most {most_pixels:,} pixels, got {shape[2]}×{shape[1]}.")
     if data is not None:
-        if is_encoded:
-            return _read_base64(data, shape[0])
         binary = memoryview(_read_numbers(data))
-    length = len(binary) if region is None else place.shared_memory_byte_size
-    if not is_encoded and length != math.prod(shape):
-        raise InputError(f"image must have {math.prod(shape):,} values, as its shape, got {length:,}.")
-    if not is_encoded and region is not None:
-        begins = range(place.shared_memory_offset, place.shared_memory_offset + length, length // shape[0])
-        return [partial(read_region, region, begin, shape[1:]) for begin in begins]
-    if not is_encoded:
-        return list(np.frombuffer(binary, dtype=np.uint8).reshape(shape))
-    values: Any = binary if region is None else read_region(region, place.shared_memory_offset, [length])
-    if region is not None and not isinstance(values, np.ndarray):
-        raise InputError("image must be UINT8 in a GPU's memory, got BYTES: use system shared memory for them.")
-    return _split_elements(memoryview(values), shape[0])
+    if len(binary) != math.prod(shape):
+        raise InputError(f"image must have {math.prod(shape):,} values, as its shape, got {len(binary):,}.")
+    return list(np.frombuffer(binary, dtype=np.uint8).reshape(shape))
 
 
 def _check_shape(tensor: ImageTensor, most_images: int) -> list[int]:
@@ -132,7 +109,6 @@ def _split_elements(binary: memoryview, count: int) -> list[bytes]:
         (size,) = PREFIX.unpack_from(binary, position)
         position = start + size
         if position > len(binary):
-            # A region's content, as a length is, stays out of errors.
             raise InputError(f"image: element {number} must have as many bytes as its length states, it has fewer.")
         elements.append(bytes(binary[start:position]))
     if position != len(binary):

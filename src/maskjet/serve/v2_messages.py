@@ -1,4 +1,4 @@
-"""Messages of the Open Inference Protocol's gRPC service, with Triton's extensions for shared memory.
+"""Messages of the Open Inference Protocol's gRPC service.
 
 They are built from the table below when gRPC starts: generated files are many times as long, and each states the oldest
 protobuf that may load it. Only types and the order of fields are on the wire. So messages of one form share an entry,
@@ -27,13 +27,6 @@ Output       name parameters:Parameter*
 Request      model_name model_version id parameters:Parameter* inputs:Input* outputs:Output* raw_input_contents:bytes*
 Response     model_name model_version id parameters:Parameter* outputs:Tensor* raw_output_contents:bytes*
 InStream     error_message infer_response:Response
-System       name key offset:uint64 byte_size:uint64
-SystemEntry  key value:System
-SystemList   regions:SystemEntry*
-Cuda         name raw_handle:bytes device_id:int64 byte_size:uint64
-CudaState    name device_id:uint64 byte_size:uint64
-CudaEntry    key value:CudaState
-CudaList     regions:CudaEntry*
 """  # a line per message; its fields have the numbers 1, 2, ..., no type for strings; * is repeated, | one of several
 
 

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -60,8 +59,6 @@ class WorkerConfig:
     """Process id of the supervisor."""
     secret: str = field(repr=False)
     """Token by which workers authenticate to each other; see `other_workers`."""
-    folder: str
-    """Folder for files that the workers share."""
     models: Mapping[str, str]
     """Model arguments of `maskjet.load`, by name."""
     weights: str | None
@@ -112,7 +109,7 @@ def _serve(config: WorkerConfig, listening: int, shared: int) -> tuple[str, str]
         }
         stack.enter_context(process.garbage_frozen())
         settings = Settings(**{**config.settings, "source": tuple(config.settings["source"])})
-        other_workers = OtherWorkers(table, config.number, config.device, config.secret, Path(config.folder))
+        other_workers = OtherWorkers(table, config.number, config.device, config.secret)
         app = create_app(models, settings, other_workers if config.count > 1 else None)
         service: Service = app.state.service
         starts = Counter("maskjet_process_restarts", "Starts after an end.", registry=service.metrics.registry)

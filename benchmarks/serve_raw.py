@@ -1,31 +1,23 @@
-"""Raw frames in messages, system shared memory and a GPU's memory, by gRPC or HTTP, each client a process of its own.
+"""Raw frames by gRPC or HTTP, each client a process of its own.
 
-    python -m benchmarks.serve_regions --model rf-detr-seg-nano --clients 1 --clients 8 --size 720p --protocol grpc
+    python -m benchmarks.serve_raw --model rf-detr-seg-nano --clients 1 --clients 8 --size 720p --protocol grpc
 
-A closed loop of `tritonclient`: each client writes its next frame where the service reads it, and asks. Needs
-`maskjet[grpc]`, `tritonclient[http]`, and cuda-bindings for a GPU's memory, into which clients copy page-locked frames.
+A closed loop of `tritonclient`: each client puts its next frame into a message, and asks. Needs `maskjet[grpc]` and
+`tritonclient[http]`.
 """
 
 from __future__ import annotations
 
-import base64
-import ctypes
 import multiprocessing
-import os
 import statistics
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
-from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
-import numpy as np
-import torch
 import typer
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -37,9 +29,6 @@ from maskjet import traffic
 from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_result
 from maskjet.host.timing import percentile
 
-WAYS = ("message", "system", "cuda")
-PREFIX = "maskjet-regions"
-"""Beginning of the keys of shared memory, for `maskjet serve --shared-memory`."""
 _FRAMES = 8  # in rotation
 _WARM_UP_S = 1.5
 
@@ -52,59 +41,51 @@ class Measured:
     """grpc or http."""
     size: str
     """Size of the frames."""
-    way: str
-    """Where frames are: in the message, or in memory of the system or of a GPU."""
     clients: int
     """Clients at a time."""
     per_second: float
     """Answers per second of all clients."""
     p50_ms: float
-    """Median time from a frame on the client's side to its answer, the writing of it included."""
+    """Median time from a frame on the client's side to its answer."""
     p99_ms: float
     """The time that 99 % of the requests took at most."""
-    write_ms: float
-    """Median time of the writing alone."""
     client_cpu_ms: float
-    """CPU time that a request takes its client, the writing included."""
+    """CPU time that a request takes its client."""
     most_share: float
     """The busiest process' answers, over the mean of the processes; connections stay with one."""
 
     def __str__(self) -> str:
         return (
-            f"{self.protocol} {self.size:>6} {self.way:>8} {self.clients:>3} clients: "
+            f"{self.protocol} {self.size:>6} {self.clients:>3} clients: "
             f"{self.per_second:8,.0f} frames/s, p50 {self.p50_ms:.2f} ms, p99 {self.p99_ms:.2f} ms; "
-            f"writing {self.write_ms:.2f} ms, client's CPU {self.client_cpu_ms:.2f} ms, "
-            f"busiest process {self.most_share:.1f} times the mean"
+            f"client's CPU {self.client_cpu_ms:.2f} ms, busiest process {self.most_share:.1f} times the mean"
         )
 
 
 def measure(
-    name: str, server: Server, grpc_port: int, protocol: str, size: str, way: str, clients: int, seconds: float
+    name: str, server: Server, grpc_port: int, protocol: str, size: str, clients: int, seconds: float
 ) -> Measured:
     """Time a number of clients at once."""
     spawn = multiprocessing.get_context("spawn")
     ready, answers = spawn.Barrier(clients), spawn.Queue()
     port, before = grpc_port if protocol == "grpc" else server.port, _count_answers(server)
-    arguments = (name, protocol, port, parse_size(size), way, seconds, ready, answers)
+    arguments = (name, protocol, port, parse_size(size), seconds, ready, answers)
     processes = [spawn.Process(target=_ask, args=(number, *arguments), daemon=True) for number in range(clients)]
     for process in processes:
         process.start()
     found = [answers.get(timeout=120) for _ in processes]
     for process in processes:
         process.join(30)
-    times_ms = [1e3 * each for _, times, _ in found for each in times]
-    writing_ms = [1e3 * each for _, _, times in found for each in times]
+    times_ms = [1e3 * each for _, times in found for each in times]
     shares = [after - before.get(process, 0) for process, after in _count_answers(server).items()]
     return Measured(
         protocol,
         size,
-        way,
         clients,
         len(times_ms) / seconds,
         statistics.median(times_ms),
         percentile(times_ms, 0.99),
-        statistics.median(writing_ms),
-        1e3 * sum(cpu_s for cpu_s, _, _ in found) / len(times_ms),
+        1e3 * sum(cpu_s for cpu_s, _ in found) / len(times_ms),
         max(shares) / statistics.mean(shares),
     )
 
@@ -127,7 +108,6 @@ def _ask(
     protocol: str,
     port: int,
     size_hw: tuple[int, int],
-    way: str,
     seconds: float,
     ready: Any,
     answers: Any,
@@ -136,58 +116,21 @@ def _ask(
     triton: Any = load_module(f"tritonclient.{protocol}", "tritonclient[http,grpc]")
     frames = [traffic.sample(seed=10 * number + each, size_hw=size_hw).image for each in range(_FRAMES)]
     tensor = triton.InferInput("image", list(frames[0].shape), "UINT8")
-    with (
-        triton.InferenceServerClient(f"127.0.0.1:{port}") as client,
-        writing_frames(client, tensor, way, number, frames) as write,
-    ):
+    with triton.InferenceServerClient(f"127.0.0.1:{port}") as client:
         times: list[float] = []
-        writing: list[float] = []
 
         def ask(until: float) -> None:
             while (at := time.perf_counter()) < until:
-                write(frames[len(times) % _FRAMES])
-                writing.append(time.perf_counter() - at)
+                tensor.set_data_from_numpy(frames[len(times) % _FRAMES])
                 client.infer(name, [tensor])
                 times.append(time.perf_counter() - at)
 
         ready.wait(120)
         ask(time.perf_counter() + _WARM_UP_S)
         times.clear()
-        writing.clear()
         begun_s = time.process_time()
         ask(time.perf_counter() + seconds)
-        answers.put((time.process_time() - begun_s, times, writing))
-
-
-@contextmanager
-def writing_frames(
-    client: Any, tensor: Any, way: str, number: int, frames: list[Any]
-) -> Iterator[Callable[[np.ndarray[Any, Any]], object]]:
-    """A function that puts a frame where the service reads it."""
-    size, region = int(np.prod(tensor.shape())), f"client-{number}"
-    if way == "message":
-        yield tensor.set_data_from_numpy
-        return
-    tensor.set_shared_memory(region, size)
-    if way == "system":
-        memory = SharedMemory(f"{PREFIX}-{os.getpid()}-{number}", create=True, size=size)
-        place: np.ndarray[Any, Any] = np.ndarray(size, np.uint8, memory.buf)
-        client.register_system_shared_memory(region, memory.name, size)
-        yield lambda frame: np.copyto(place, frame.ravel())
-        client.unregister_system_shared_memory(region)
-        del place
-        memory.unlink()
-        return
-    runtime: Any = load_module("cuda.bindings.runtime", "cuda-bindings")
-    _, pointer = runtime.cudaMalloc(size)
-    _, handle = runtime.cudaIpcGetMemHandle(pointer)
-    raw = bytes((ctypes.c_char * 64).from_address(handle.getPtr()))
-    client.register_cuda_shared_memory(region, base64.b64encode(raw), 0, size)
-    for frame in frames:
-        runtime.cudaHostRegister(frame.ctypes.data, size, 0)  # page-locked, as a camera's or a decoder's frames are
-    copy, to_device = runtime.cudaMemcpy, runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
-    yield lambda frame: (copy(pointer, frame.ctypes.data, size, to_device), runtime.cudaDeviceSynchronize())
-    client.unregister_cuda_shared_memory(region)
+        answers.put((time.process_time() - begun_s, times))
 
 
 def main(
@@ -197,19 +140,17 @@ def main(
     processes: Annotated[str, typer.Option(help="Processes of maskjet serve.")] = "auto",
     clients: ClientsOption = None,
     size: SizesOption = None,
-    way: Annotated[list[str] | None, typer.Option(help="message, system or cuda; repeatable.")] = None,
     protocol: Annotated[list[str] | None, typer.Option(help="grpc or http; repeatable.")] = None,
     seconds: Annotated[float, typer.Option(help="Seconds of each run.")] = 3.0,
 ) -> None:
-    """Time raw frames in messages and shared memory."""
-    ways = way or (WAYS if torch.cuda.is_available() else WAYS[:2])
+    """Time raw frames."""
     with TemporaryDirectory() as text:
         folder, port = Path(text), free_port()
         chosen = plant(model, weights, draw_images(folder, parse_size((size or ["720p"])[0])), folder)
-        more = ("--processes", processes, "--grpc-port", str(port), "--shared-memory", PREFIX)
+        more = ("--processes", processes, "--grpc-port", str(port))
         with serving(chosen, [], *more) as server:
-            for how, shown, each, number in product(protocol or ["grpc"], size or ["720p"], ways, clients or (1, 8)):
-                print_result(measure(model, server, port, how, shown, each, number, seconds), to_stdout=True)
+            for how, shown, number in product(protocol or ["grpc"], size or ["720p"], clients or (1, 8)):
+                print_result(measure(model, server, port, how, shown, number, seconds), to_stdout=True)
 
 
 if __name__ == "__main__":
