@@ -51,7 +51,7 @@ docs: $(VENV)/test.done
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict
 
 # All extras but quantize, whose nncf asks for older packages than the lock has from Python 3.12 on.
-EXTRAS = supervision pandas mqtt coco serve grpc jobs ray gpu torchvision onnx openvino bench
+EXTRAS = supervision pandas mqtt coco serve jobs ray gpu torchvision onnx openvino bench
 
 # The locks hold for Python 3.11 to 3.14 on Linux; needs uv.
 lock:

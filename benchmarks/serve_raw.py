@@ -1,9 +1,8 @@
-"""Raw frames by gRPC or HTTP, each client a process of its own.
+"""Raw frames by the Open Inference Protocol, each client a process of its own.
 
-    python -m benchmarks.serve_raw --model rf-detr-seg-nano --clients 1 --clients 8 --size 720p --protocol grpc
+    python -m benchmarks.serve_raw --model rf-detr-seg-nano --clients 1 --clients 8 --size 720p
 
-A closed loop of `tritonclient`: each client puts its next frame into a message, and asks. Needs `maskjet[grpc]` and
-`tritonclient[http]`.
+A closed loop of `tritonclient`: each client puts its next frame into a request, and asks. Needs `tritonclient[http]`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.command import SizesOption, start
 from benchmarks.peers.loading import load_module
 from benchmarks.serve import ClientsOption, draw_images, plant, serving
-from benchmarks.serve_processes import Server, free_port
+from benchmarks.serve_processes import Server
 from maskjet import traffic
 from maskjet.cli.options import ModelOption, WeightsOption, parse_size, print_result
 from maskjet.host.timing import percentile
@@ -37,8 +36,6 @@ _WARM_UP_S = 1.5
 class Measured:
     """One row of the table."""
 
-    protocol: str
-    """grpc or http."""
     size: str
     """Size of the frames."""
     clients: int
@@ -56,20 +53,18 @@ class Measured:
 
     def __str__(self) -> str:
         return (
-            f"{self.protocol} {self.size:>6} {self.clients:>3} clients: "
+            f"{self.size:>6} {self.clients:>3} clients: "
             f"{self.per_second:8,.0f} frames/s, p50 {self.p50_ms:.2f} ms, p99 {self.p99_ms:.2f} ms; "
             f"client's CPU {self.client_cpu_ms:.2f} ms, busiest process {self.most_share:.1f} times the mean"
         )
 
 
-def measure(
-    name: str, server: Server, grpc_port: int, protocol: str, size: str, clients: int, seconds: float
-) -> Measured:
+def measure(name: str, server: Server, size: str, clients: int, seconds: float) -> Measured:
     """Time a number of clients at once."""
     spawn = multiprocessing.get_context("spawn")
     ready, answers = spawn.Barrier(clients), spawn.Queue()
-    port, before = grpc_port if protocol == "grpc" else server.port, _count_answers(server)
-    arguments = (name, protocol, port, parse_size(size), seconds, ready, answers)
+    before = _count_answers(server)
+    arguments = (name, server.port, parse_size(size), seconds, ready, answers)
     processes = [spawn.Process(target=_ask, args=(number, *arguments), daemon=True) for number in range(clients)]
     for process in processes:
         process.start()
@@ -79,7 +74,6 @@ def measure(
     times_ms = [1e3 * each for _, times in found for each in times]
     shares = [after - before.get(process, 0) for process, after in _count_answers(server).items()]
     return Measured(
-        protocol,
         size,
         clients,
         len(times_ms) / seconds,
@@ -105,7 +99,6 @@ def _count_answers(server: Server) -> dict[str, float]:
 def _ask(
     number: int,
     name: str,
-    protocol: str,
     port: int,
     size_hw: tuple[int, int],
     seconds: float,
@@ -113,7 +106,7 @@ def _ask(
     answers: Any,
 ) -> None:
     """A client's process."""
-    triton: Any = load_module(f"tritonclient.{protocol}", "tritonclient[http,grpc]")
+    triton: Any = load_module("tritonclient.http", "tritonclient[http]")
     frames = [traffic.sample(seed=10 * number + each, size_hw=size_hw).image for each in range(_FRAMES)]
     tensor = triton.InferInput("image", list(frames[0].shape), "UINT8")
     with triton.InferenceServerClient(f"127.0.0.1:{port}") as client:
@@ -140,17 +133,15 @@ def main(
     processes: Annotated[str, typer.Option(help="Processes of maskjet serve.")] = "auto",
     clients: ClientsOption = None,
     size: SizesOption = None,
-    protocol: Annotated[list[str] | None, typer.Option(help="grpc or http; repeatable.")] = None,
     seconds: Annotated[float, typer.Option(help="Seconds of each run.")] = 3.0,
 ) -> None:
     """Time raw frames."""
     with TemporaryDirectory() as text:
-        folder, port = Path(text), free_port()
+        folder = Path(text)
         chosen = plant(model, weights, draw_images(folder, parse_size((size or ["720p"])[0])), folder)
-        more = ("--processes", processes, "--grpc-port", str(port))
-        with serving(chosen, [], *more) as server:
-            for how, shown, number in product(protocol or ["grpc"], size or ["720p"], clients or (1, 8)):
-                print_result(measure(model, server, port, how, shown, number, seconds), to_stdout=True)
+        with serving(chosen, [], "--processes", processes) as server:
+            for shown, number in product(size or ["720p"], clients or (1, 8)):
+                print_result(measure(model, server, shown, number, seconds), to_stdout=True)
 
 
 if __name__ == "__main__":

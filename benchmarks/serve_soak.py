@@ -1,11 +1,10 @@
-"""Load `maskjet serve` fully by HTTP and gRPC, among clients that break off, send garbage, stall or ask for the moon.
+"""Load `maskjet serve` fully, among clients that break off, send garbage, stall or ask for the moon.
 
     python -m benchmarks.serve_soak --seconds 1200 --out benchmarks/results/serve_soak_cpu.json
 
 Each client that waits for an answer must get one, and each image that is answered with 200 the result of `predict`.
-gRPC needs `maskjet[grpc]` and `tritonclient[grpc]`. The service's memory and descriptors are sampled; a light probe of
-/health/live, from a process of its own, bounds how long
-the event loop was blocked from above: its time includes the way through two loaded processes. The service itself
+The service's memory and descriptors are sampled; a light probe of /health/live, from a process of its own, bounds how
+long the event loop was blocked from above: its time includes the way through two loaded processes. The service itself
 measures its longest block, and the soak fails if it is longer than `MOST_BLOCK_S`.
 """
 
@@ -30,9 +29,8 @@ from benchmarks.command import ReportOption, start
 from benchmarks.serve import draw_images, engine_arguments, plant, serving
 from benchmarks.serve_attacks import BAD
 from benchmarks.serve_load import Connection, Plan, parse_head, run_here
-from benchmarks.serve_processes import free_port, run_ceiling
+from benchmarks.serve_processes import run_ceiling
 from benchmarks.serve_report import Agreement, agree
-from benchmarks.serve_soak_grpc import DIFFERENT, run_grpc
 from benchmarks.trend import Sampler, Trend
 from maskjet.cli.options import ModelOption, WeightsOption, print_result, with_config
 from maskjet.config import EngineConfig
@@ -131,8 +129,6 @@ class Soak:
     """How the results compare with `predict`'s, by size."""
     bad: dict[str, dict[str, int]]
     """What became of each kind of bad request."""
-    grpc: dict[str, dict[str, int]]
-    """Answers to clients by gRPC by status: of raw frames, then of each kind of bad request."""
     unanswered: int
     """Requests whose client waited in vain."""
     failures: int
@@ -160,7 +156,6 @@ class Soak:
         ]
         lines += [f"{name}: {each}" for name, each in self.agreement.items()]
         lines += [f"bad: {name}: {counts}" for name, counts in self.bad.items()]
-        lines += [f"gRPC: {name}: {counts}" for name, counts in self.grpc.items()]
         lines += [f"RSS, MiB: {self.rss_mib}", f"descriptors: {self.descriptors}"]
         lines.append(f"/health/live, ms: {', '.join(f'{name} {value:.1f}' for name, value in self.probe_ms.items())}")
         return "\n".join([*lines, *self.inside])
@@ -190,13 +185,11 @@ def soak(
         chosen = plant(model, weights, files[_SIZES_HW[0]], folder)
         engine = engine_arguments(config)
         expected = {size: run_ceiling(files[size], [*chosen, *engine], 0.5)["expected"] for size in _SIZES_HW}
-        grpc_port = free_port()
-        limits = ("--body-s", str(_BODY_S), "--header-s", str(_BODY_S), "--grpc-port", str(grpc_port))
+        limits = ("--body-s", str(_BODY_S), "--header-s", str(_BODY_S))
         with serving(chosen, engine, *limits) as server:
             sampler = Sampler(server.pid)
             sampler.start()
-            asking = (model, grpc_port, [str(file) for file in files[_SIZES_HW[0]]], seconds)
-            good, bad, grpc, probe = _let_loose(server, files, clients, seconds, sampler, asking)
+            good, bad, probe = _let_loose(server, files, clients, seconds, sampler)
             inside = [line for line in _metrics(server.port) if "loop" in line and not line.startswith("#")]
             load = round(os.getloadavg()[0], 2)
     statuses: Counter[str] = Counter()
@@ -210,7 +203,6 @@ def soak(
         dict(statuses),
         {f"{w}×{h}": agree(good[h, w], expected[h, w]) for h, w in _SIZES_HW},
         bad,
-        grpc,
         sum(times for status, times in answers if not status.isdigit() and status != "gone"),
         sum(times for status, times in answers if status == "500"),
         sampler.trend("rss_mib"),
@@ -222,8 +214,8 @@ def soak(
 
 
 def _let_loose(
-    server: Any, files: Any, clients: int, seconds: float, sampler: Sampler, asking: tuple[Any, ...]
-) -> tuple[dict[Any, Any], Any, Any, list[float]]:
+    server: Any, files: Any, clients: int, seconds: float, sampler: Sampler
+) -> tuple[dict[Any, Any], Any, list[float]]:
     """Run the good and the bad clients and the probe, each kind in a process of its own."""
     from benchmarks.serve_load import Outcome
 
@@ -232,8 +224,7 @@ def _let_loose(
     work: list[tuple[Any, tuple[Any, ...]]] = [
         (_run_good, (server.plan(names[size_hw], clients=clients // 2, seconds=seconds),)) for size_hw in _SIZES_HW
     ]
-    work += [(_run_bad, (server.port, names[_SIZES_HW[0]], seconds)), (run_grpc, asking)]
-    work.append((_run_probe, (server.port, seconds)))
+    work += [(_run_bad, (server.port, names[_SIZES_HW[0]], seconds)), (_run_probe, (server.port, seconds))]
     results = [spawn.Queue() for _ in work]
     children = [
         spawn.Process(target=function, args=(*arguments, result), daemon=True)
@@ -243,11 +234,11 @@ def _let_loose(
         child.start()
     probe = results[-1].get(timeout=seconds + 3 * _ANSWER_S)
     sampler.stop()  # before the clients have gone
-    small, large, bad, grpc = (result.get(timeout=3 * _ANSWER_S) for result in results[:-1])
+    small, large, bad = (result.get(timeout=3 * _ANSWER_S) for result in results[:-1])
     for child in children:
         child.join()
     good = {size: Outcome.from_dict(each) for size, each in zip(_SIZES_HW, (small, large), strict=True)}
-    return good, bad, grpc, probe
+    return good, bad, probe
 
 
 def _metrics(port: int) -> list[str]:
@@ -271,8 +262,6 @@ def main(
     if out is not None:
         write_json(out, asdict(found))
     print_result(found, to_stdout=True)
-    if any(DIFFERENT in counts for counts in found.grpc.values()):
-        raise MaskjetError("Answers by gRPC to the same frame must be the same.")
     if found.longest_block_s > MOST_BLOCK_S:
         raise MaskjetError(f"The loop must be held for at most {MOST_BLOCK_S} s, it was for {found.longest_block_s} s.")
 

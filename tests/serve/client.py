@@ -4,7 +4,6 @@ import asyncio
 import functools
 import inspect
 import random
-import socket
 import threading
 from contextlib import asynccontextmanager, contextmanager
 
@@ -45,24 +44,20 @@ async def served(models, **settings):
 
 
 class Address(str):
-    """Host and port of a service, its address for gRPC, its state, and a function that ends it."""
+    """Host and port of a service, its state, and a function that ends it."""
 
-    grpc: str
     service: object
     end: object
 
 
 @contextmanager
-def serving(models, *, has_grpc=False, **settings):
-    """A service on free ports, in a thread; ended at the end."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        grpc_port = free.getsockname()[1] if has_grpc else None
-    settings = Settings(port=0, **{"drain_s": 5, "grpc_port": grpc_port, **settings})
+def serving(models, **settings):
+    """A service on a free port, in a thread; ended at the end."""
+    settings = Settings(port=0, **{"drain_s": 5, **settings})
     app, ready = create_app(models, settings), threading.Event()
     with server.listen(settings) as listener:
         made = server.Server(server.configure(app, settings), app.state.service, announce=ready.set)
         address = Address(server.url_of(listener).removeprefix("http://"))
-        address.grpc = f"127.0.0.1:{grpc_port}"
         address.service, address.end = app.state.service, lambda: setattr(made, "should_exit", True)
         thread = threading.Thread(target=made.run, kwargs={"sockets": [listener]})
         thread.start()

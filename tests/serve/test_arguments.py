@@ -42,7 +42,7 @@ def test_a_command_lines_texts_and_a_files_values_are_the_same():
 def test_each_setting_can_be_given_or_says_where_it_is():
     for each in dataclasses.fields(Settings):
         default = getattr(Settings(), each.name)
-        if each.name in ("host", "port", "grpc_port", "header_s", "stall_s", "drain_s", "token"):
+        if each.name in ("host", "port", "header_s", "stall_s", "drain_s", "token"):
             with pytest.raises(InputError, match=f"^{each.name} must be given"):
                 parse({each.name: default})
         else:

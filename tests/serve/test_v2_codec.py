@@ -114,6 +114,7 @@ WRONG_FIELDS = [
     ([], "The request must be an object, got a list of 0"),
     ({}, r"inputs must be given\."),
     ({"inputs": []}, "inputs must have at least 1 item"),
+    ({"inputs": image_input([1, 1, 3], data=[1, 2, 3])["inputs"] * 2}, "inputs must have at most 1 item"),
     ({"inputs": [{"name": "\x1b[2J" + "x" * 10**5}]}, "got '\ufffd\\[2Jx{55}…'"),
     (image_input([1, 1, 3], "FP32", data=[0, 0, 0]), r"inputs\.0\.datatype must be 'UINT8' or 'BYTES', got 'FP32'"),
     (image_input([1, 1, 1, 1, 3], data=[]), r"inputs\.0\.shape must have at most 4 items"),

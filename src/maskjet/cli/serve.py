@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -40,7 +39,7 @@ maskjet serve --source door=rtsp://camera.local/stream
 maskjet serve --devices all
 """
 # Settings in the main panel.
-_MAIN = ("host", "port", "grpc_port", "token", "insecure", "source", "allow_sources")
+_MAIN = ("host", "port", "token", "insecure", "source", "allow_sources")
 _SETTINGS_PANEL = "Limits of the service"
 
 
@@ -52,8 +51,6 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _make_settings(given: dict[str, Any]) -> Settings:
-    os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")  # else 11 threads are woken per call, not 7
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else a client writes a line into the log per malformed call
     return Settings(**given | {"source": tuple(given.get("source", ()))}).with_token()
 
 

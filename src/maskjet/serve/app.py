@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from maskjet.errors import InputError
-from maskjet.serve import health, live, metrics, page, problems, source_routes, v1, v2, v2_grpc
+from maskjet.serve import health, live, metrics, page, problems, source_routes, v1, v2
 from maskjet.serve.guard import Guard
 from maskjet.serve.metrics import RequestCounter
 from maskjet.serve.other_workers import OtherWorkers
@@ -50,8 +50,7 @@ def create_app(
         service.start()
         try:
             sources.start()
-            async with v2_grpc.serving(service):
-                yield
+            yield
         finally:
             await sources.aclose()
             await service.aclose()

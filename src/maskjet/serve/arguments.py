@@ -19,7 +19,7 @@ from maskjet.serve.settings import NAMES, Settings
 _ENGINE = ("device", "precision", "runtime", "engine", "compile", "max_detections")
 _SEVERAL = tuple[str, ...]
 _SCALE = ("replicas", "num_gpus", "num_cpus", "max_ongoing_requests")
-_OF_RAY = ("host", "port", "grpc_port", "header_s", "stall_s", "drain_s")  # settings of its proxy and deployment
+_OF_RAY = ("host", "port", "header_s", "stall_s", "drain_s")  # settings of its proxy and deployment
 
 
 @dataclass(frozen=True)

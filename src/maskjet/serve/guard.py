@@ -51,7 +51,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service, self._settings = app, service, service.settings
-        self._access = AccessControl(service.settings)
+        self._access = _AccessControl(service.settings)
         self._concurrent = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,7 +95,7 @@ class Guard:
             raise problems.too_large(f"The body has {length[:30]} bytes, the limit is {self._settings.body_bytes:,}.")
 
 
-class AccessControl:
+class _AccessControl:
     """Decides who may send requests: by token, cookie, address, Host and Origin."""
 
     def __init__(self, settings: Settings) -> None:

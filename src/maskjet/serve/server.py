@@ -75,7 +75,7 @@ def run(app: FastAPI, listener: socket.socket, *, announce: Callable[[str], None
     service is ready.
 
     Raises:
-        UnsupportedError: A model failed on its first frames, or gRPC's port is taken.
+        UnsupportedError: A model failed on its first frames.
         DeviceError: The device failed later.
     """
     service: Service = app.state.service
@@ -87,7 +87,7 @@ def run(app: FastAPI, listener: socket.socket, *, announce: Callable[[str], None
             os._exit(0 if service.error is None else _DEVICE_FAILED)
     if service.error is not None and not service.is_warm:
         raise UnsupportedError(f"The service has ended: {service.failure}")
-    if isinstance(service.error, DeviceError | UnsupportedError):
+    if isinstance(service.error, DeviceError):
         raise service.error
 
 

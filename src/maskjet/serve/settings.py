@@ -10,7 +10,6 @@ from typing import Annotated
 
 from maskjet.checks import check_count
 from maskjet.errors import InputError
-from maskjet.host.extras import require
 from maskjet.tiling.layout import Tiling, parse_tile
 
 _WHOLE = (
@@ -29,7 +28,6 @@ class Settings:
 
     host: Annotated[str, "Address to listen on; 0.0.0.0 for all, which needs a token."] = "127.0.0.1"
     port: Annotated[int, "Port to listen on; 0 for a free one."] = 8000
-    grpc_port: Annotated[int | None, "Port for gRPC, the Open Inference Protocol's; none if not given."] = None
     token: Annotated[
         str | None, "Secret that clients send as Authorization: Bearer; better given by MASKJET_TOKEN."
     ] = field(default=None, repr=False)
@@ -73,7 +71,7 @@ class Settings:
     stall_s: Annotated[float, "Seconds after which a client that does not read its answer is cut off."] = 20.0
 
     def __post_init__(self) -> None:
-        optional = [name for name in ("threads", "batch", "grpc_port") if getattr(self, name) is not None]
+        optional = [name for name in ("threads", "batch") if getattr(self, name) is not None]
         for name in (*_WHOLE, *optional):
             check_count(name, getattr(self, name), least=0 if name == "sources" else 1)
         for name in _SECONDS:
@@ -82,17 +80,13 @@ class Settings:
                 raise InputError(f"{name} must be a number of seconds above 0, got {value!r}.")
         if len(self.source) > self.sources:
             raise InputError(f"source must be given at most {self.sources} times, got {len(self.source)}; see sources.")
-        for name, port in (("port", self.port), ("grpc_port", self.grpc_port or 0)):
-            if not 0 <= port < 2**16:
-                raise InputError(f"{name} must be 0..65535, got {port}.")
+        if not 0 <= self.port < 2**16:
+            raise InputError(f"port must be 0..65535, got {self.port}.")
         _ = self.tiling  # raises for invalid values
         if self.label is not None:
             from maskjet.drawing.templates import parse_template  # imports OpenCV, which no other setting needs
 
             parse_template(self.label)
-        if self.grpc_port is not None:
-            for module in ("grpc", "google.protobuf"):
-                require(module, extra="grpc", purpose="grpc_port")
         if self.token is not None and not (self.token and self.token.isascii() and self.token.isprintable()):
             raise InputError("token must be printable ASCII characters, at least one; the given one is not shown here.")
 

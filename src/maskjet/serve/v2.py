@@ -1,4 +1,4 @@
-"""The Open Inference Protocol (KServe v2) over HTTP; `v2_codec` has its wire formats, `v2_grpc` the same over gRPC.
+"""The Open Inference Protocol (KServe v2) over HTTP; `v2_codec` has its wire formats.
 
 Each model has one version, "1". Errors are {"error": "..."}, with the status codes of the /v1 routes. Of Triton's
 extensions only binary tensor data is supported; paths of others (shared memory, config, statistics) answer 404.
@@ -7,10 +7,9 @@ extensions only binary tensor data is supported; paths of others (shared memory,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
@@ -28,14 +27,10 @@ if TYPE_CHECKING:
 
 VERSION = "1"
 """The only version of each model."""
-METADATA = {"name": "maskjet", "version": __version__, "extensions": ["binary_tensor_data"]}
-"""Metadata of the server, shared by HTTP and gRPC."""
 LENGTH_HEADER = "Inference-Header-Content-Length"
 _JSON_FACTOR = 8  # bytes of memory per byte of JSON, for text and Python objects
 _QUICK_BYTES = 2**12  # bytes of JSON that parse faster than a thread starts
 _BY_VERSION = ("/models/{model}", "/models/{model}/versions/{version}")
-_R = TypeVar("_R")
-
 
 _BODY = {
     "application/json": {"schema": {"type": "object", "externalDocs": {"url": "https://kserve.github.io/website"}}},
@@ -59,7 +54,7 @@ router = APIRouter(prefix=problems.PROTOCOL, tags=["Open Inference Protocol"], r
 @router.get("", summary="The server's name, version and extensions")
 async def describe_server() -> dict[str, Any]:
     """Metadata of the server."""
-    return METADATA
+    return {"name": "maskjet", "version": __version__, "extensions": ["binary_tensor_data"]}
 
 
 @router.get("/health/live", summary="Whether the server is alive", responses=_STATE)
@@ -79,7 +74,7 @@ async def ready(request: Request) -> Response:
 async def model_ready(request: Request, model: str, version: str = VERSION) -> Response:
     """200 or 400, as for the server."""
     service: Service = request.app.state.service
-    return _answer_health({"name": find(service, model, version).name, "ready": service.is_ready})
+    return _answer_health({"name": _find(service, model, version).name, "ready": service.is_ready})
 
 
 def _answer_health(fields: dict[str, Any]) -> Response:
@@ -88,7 +83,7 @@ def _answer_health(fields: dict[str, Any]) -> Response:
 
 async def describe_model(request: Request, model: str, version: str = VERSION) -> dict[str, Any]:
     """Metadata of a model; `parameters` names its classes and the other forms of its input."""
-    dispatcher = find(request.app.state.service, model, version)
+    dispatcher = _find(request.app.state.service, model, version)
     spec = dispatcher.model.spec
     parameters = {
         "network": spec.name,
@@ -96,23 +91,19 @@ async def describe_model(request: Request, model: str, version: str = VERSION) -
         "max_detections": dispatcher.model.config.max_detections,
         "image": "UINT8 [H, W, 3] or [N, H, W, 3], RGB; or BYTES [N], encoded images",
     }
-    return {**describe(dispatcher), "parameters": parameters}
-
-
-def describe(dispatcher: Dispatcher) -> dict[str, Any]:
-    """Metadata of a model, shared by HTTP and gRPC."""
     return {
         "name": dispatcher.name,
         "versions": [VERSION],
         "platform": "maskjet",
         "inputs": [asdict(v2_codec.INPUT)],
         "outputs": [asdict(output) for output in _outputs(dispatcher)],
+        "parameters": parameters,
     }
 
 
 async def infer(request: Request, model: str, version: str = VERSION) -> Response:
     """Detect on the input's images. Images that come while the model is busy share a batch."""
-    inference = Inference(request.app.state.service, model, version)
+    inference = _Inference(request.app.state.service, model, version)
     lengths = request.headers.getlist(LENGTH_HEADER)
     if len(lengths) > 1:
         raise problems.bad_request(f"{LENGTH_HEADER} must be given once.")
@@ -121,8 +112,7 @@ async def infer(request: Request, model: str, version: str = VERSION) -> Respons
     inference.dispatcher.check_room()
     body = await bodies.read(request)
     size = v2_codec.read_json_size(lengths[0] if lengths else None, len(body))
-    work = inference.run(body[:size], memoryview(body)[size:], v2_codec.write_response)
-    data, length = await while_connected(request.receive, work)
+    data, length = await while_connected(request.receive, inference.run(body, size))
     if length is None:
         return Response(data, media_type="application/json")
     return Response(data, headers={LENGTH_HEADER: str(length)}, media_type="application/octet-stream")
@@ -140,31 +130,28 @@ for _path in _BY_VERSION:
     )(infer)
 
 
-class Inference:
-    """An inference request over HTTP or gRPC; raises as `find`."""
+class _Inference:
+    """An inference request; raises as `_find`."""
 
     def __init__(self, service: Service, model: str, version: str) -> None:
-        self.dispatcher = find(service, model, version)
+        self.dispatcher = _find(service, model, version)
         self._service, self._start = service, asyncio.get_running_loop().time()
 
-    async def run(self, stated: bytes | dict[str, Any], binary: memoryview, write: Callable[..., _R]) -> _R:
-        """Answer the request.
+    async def run(self, body: bytes, json_bytes: int) -> tuple[bytes, int | None]:
+        """Answer the request, as `v2_codec.write_response` does, that of several images in a thread.
 
         Args:
-            stated: Its JSON; or the same, from a message of gRPC. Memory for the whole request is reserved already.
-            binary: Bytes of the input; empty if they are in `stated`.
-            write: Makes the answer, that of several images in a thread; see `v2_codec.write_response`.
+            body: The request's body; memory for it is reserved already.
+            json_bytes: Length of the JSON; the bytes after it are the input's.
         """
         service = self._service
-        json_bytes = len(stated) if isinstance(stated, bytes) else 0
-        held = len(binary) + json_bytes
-        with service.memory.reserve(held) as reservation:
+        with service.memory.reserve(len(body)) as reservation:
             reservation.take(_JSON_FACTOR * json_bytes)
-            parse = partial(read, v2_codec.InferRequest, stated)
+            parse = partial(read, v2_codec.InferRequest, body[:json_bytes])
             request = parse() if json_bytes <= _QUICK_BYTES else await service.in_thread(parse)
         outputs = request.choose_outputs(_outputs(self.dispatcher))
-        found = await self._predict(request, binary, held)
-        answering = partial(write, found, request.id, outputs, self.dispatcher.name, VERSION)
+        found = await self._predict(request, memoryview(body)[json_bytes:], len(body))
+        answering = partial(v2_codec.write_response, found, request.id, outputs, self.dispatcher.name, VERSION)
         with service.metrics.stage_seconds.labels("encode").time():
             return answering() if len(found) == 1 else await service.in_thread(answering)
 
@@ -189,10 +176,10 @@ class Inference:
         return [answer.detections for answer in answers]
 
 
-def find(service: Service, model: str, version: str) -> Dispatcher:
-    """Find a model's dispatcher, version "" meaning any; raises ProblemError 404 if there is none."""
+def _find(service: Service, model: str, version: str) -> Dispatcher:
+    """Find a model's dispatcher; raises ProblemError 404 if there is no such model or version."""
     dispatcher = service.dispatcher(model)
-    if version not in ("", VERSION):
+    if version != VERSION:
         raise problems.ProblemError(404, "no-such-version", f"version must be {VERSION!r}, got {show(version)}.")
     return dispatcher
 

@@ -1,6 +1,6 @@
-"""Codec of the Open Inference Protocol (KServe v2) for HTTP and gRPC; pure functions.
+"""Codec of the Open Inference Protocol (KServe v2); pure functions.
 
-Over HTTP a request is JSON, or JSON with the tensors' bytes after it. Then the header Inference-Header-Content-Length
+A request is JSON, or JSON with the tensors' bytes after it. Then the header Inference-Header-Content-Length
 states the JSON's length, and `parameters.binary_data_size` of a tensor its own:
 
     {"id": "7",
@@ -29,9 +29,6 @@ Parameters are all optional: `threshold`, `classes` (or a list) and `max_detecti
 The outputs are in `OUTPUTS`. Rows of several images follow each other; `count` says how many belong to each. `masks`
 has the counts of COCO RLEs, whose size is the image's row of `image_size`: texts in JSON, BYTES in binary. Without
 `outputs` all are returned, as JSON unless `binary_data_output` is true.
-
-A message of gRPC (`v2_grpc`) states the same, with the input's bytes in `raw_input_contents`; outputs are in
-`raw_output_contents`.
 
 Requests are untrusted. Sizes, shapes and offsets are checked as Python's unbounded integers before memory is taken for
 them, and JSON of more than `v2_json.MOST_VALUES` values is not parsed, as the parser holds the interpreter lock.
@@ -86,7 +83,7 @@ OUTPUTS = (
 y2 in pixels [n, 4], confidences [n], ids [n] of the metadata's class_names, and the counts of COCO RLEs [n], which a
 model without masks lacks."""
 Output = tuple[TensorSpec, bool]
-"""An output to return, and whether its values follow the JSON in binary; always so in gRPC."""
+"""An output to return, and whether its values follow the JSON in binary."""
 _DTYPES = {"INT32": np.dtype("<i4"), "FP32": np.dtype("<f4")}
 
 
@@ -143,7 +140,7 @@ class InferRequest(Fields):
 def write_response(
     found: Sequence[Detections], identity: str | None, outputs: Sequence[Output], model: str, version: str
 ) -> tuple[bytes, int | None]:
-    """Encode the body of an HTTP response.
+    """Encode the body of a response.
 
     Returns:
         The body, and the value of its header Inference-Header-Content-Length; None if it is JSON alone.
@@ -153,10 +150,10 @@ def write_response(
     """
     described, blobs = [], []
     for spec, is_binary in outputs:
-        values, shape = collect(found, spec)
+        values, shape = _collect(found, spec)
         tensor: dict[str, Any] = {"name": spec.name, "datatype": spec.datatype, "shape": shape}
         if is_binary:
-            blobs.append(to_bytes(values))
+            blobs.append(_to_bytes(values))
             tensor["parameters"] = {"binary_data_size": len(blobs[-1])}
         else:
             tensor["data"] = _to_json(values, spec.name)
@@ -179,7 +176,7 @@ def read_json_size(text: str | None, body_size: int) -> int:
     return int(text)
 
 
-def collect(found: Sequence[Detections], spec: TensorSpec) -> tuple[NDArray[Any] | list[bytes], list[int]]:
+def _collect(found: Sequence[Detections], spec: TensorSpec) -> tuple[NDArray[Any] | list[bytes], list[int]]:
     """Values and shape of one output, over the detections of all images."""
     name = spec.name
     if name == "masks":
@@ -195,7 +192,7 @@ def collect(found: Sequence[Detections], spec: TensorSpec) -> tuple[NDArray[Any]
     return values.astype(_DTYPES[spec.datatype]), list(values.shape)
 
 
-def to_bytes(values: NDArray[Any] | list[bytes]) -> bytes:
+def _to_bytes(values: NDArray[Any] | list[bytes]) -> bytes:
     """Encode an output's values in binary."""
     if isinstance(values, list):
         return b"".join(chain.from_iterable((v2_images.PREFIX.pack(len(one)), one) for one in values))

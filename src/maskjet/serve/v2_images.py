@@ -52,7 +52,7 @@ def read_images(tensor: ImageTensor, binary: memoryview, most_images: int, most_
         raise InputError("image must be in the request's body, as this service has no shared memory.")
     shape, data, size = _check_shape(tensor, most_images), tensor.data, tensor.parameters.binary_data_size
     if (data is None) == (size is None):
-        raise InputError("image must have either data or binary_data_size (raw_input_contents).")
+        raise InputError("image must have either data or binary_data_size.")
     if (size or 0) != len(binary):
         raise InputError(f"image: binary_data_size must be the {len(binary):,} bytes after the JSON, got {size or 0}.")
     if tensor.datatype == "BYTES":

@@ -24,24 +24,22 @@ class Fields(BaseModel):
 _Read = TypeVar("_Read", bound=Fields)
 
 
-def read(kind: type[_Read], stated: bytes | dict[str, Any]) -> _Read:
-    """Validate the fields of a JSON object or gRPC message.
+def read(kind: type[_Read], text: bytes) -> _Read:
+    """Validate the fields of a JSON object.
 
     Raises:
         ProblemError: 413, there are more than MOST_VALUES values; the parser holds the interpreter's lock.
         InputError: It is no JSON, or a field is missing or invalid.
     """
     try:
-        if isinstance(stated, dict):
-            return kind.model_validate(stated)
         weights = {b",": 1, b"\\": 1, b":": 4, b"[": 4, b"{": 4}
-        values = sum(weight * stated.count(sign) for sign, weight in weights.items())
+        values = sum(weight * text.count(sign) for sign, weight in weights.items())
         if values > MOST_VALUES:
             raise problems.too_large(
                 f"The JSON must have at most {MOST_VALUES:,} values, got about {values:,}; send the image in binary, "
                 "with binary_data_size."
             )
-        return kind.model_validate_json(stated)
+        return kind.model_validate_json(text)
     except ValidationError as error:
         raise InputError(_explain(error.errors(include_url=False, include_context=False)[0])) from None
 
