@@ -1,9 +1,6 @@
-"""Crops, and FiftyOne's detections."""
+"""Crops."""
 
-import sys
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -12,7 +9,7 @@ import torch
 
 from maskjet.detections import Detections
 from maskjet.drawing import Redaction
-from maskjet.errors import InputError, MissingDependencyError
+from maskjet.errors import InputError
 from maskjet.masks import coco_rle
 from maskjet.outputs.label_options import LabelOptions
 from maskjet.outputs.opening import check_outputs
@@ -109,25 +106,3 @@ def test_crops_overwrite_no_source_and_show_nothing_that_is_redacted():
     for out in ("a.crops", "crops"):
         with pytest.raises(InputError, match="out must not show frames that are redacted or cut out"):
             check_outputs([out], sources, style=Redaction())
-
-
-def test_fiftyone_gets_masks_in_their_own_boxes(monkeypatch):
-    """By a stand-in, as the package needs a database; 243 of 243 masks were equal in fiftyone 1.22 itself."""
-    made = SimpleNamespace(Detection=SimpleNamespace, Detections=SimpleNamespace)
-    monkeypatch.setitem(sys.modules, "fiftyone", None)
-    found = tracked_detections(2)
-    with pytest.raises(MissingDependencyError, match=r"to_fiftyone\(\) needs fiftyone: pip install fiftyone"):
-        found.to_fiftyone()
-    monkeypatch.setitem(sys.modules, "fiftyone", made)
-    height, width = found.image_size
-    for one, mask, rle in zip(found.to_fiftyone().detections, found.masks(), found.rle, strict=True):
-        x, y, w, h = np.array(one.bounding_box) * (width, height, width, height)
-        left, top, right, bottom = coco_rle.to_xyxy(rle)
-        assert (int(x), int(y), round(w), round(h)) == (left, top, right - left, bottom - top)  # FiftyOne truncates
-        np.testing.assert_array_equal(one.mask, mask[top:bottom, left:right])
-    first, second = replace(found, rle=None).to_fiftyone().detections
-    assert (first.label, second.label, first.index, second.index) == ("car", "bus", -1, 0)
-    x1, y1, x2, y2 = found.xyxy[0].tolist()
-    expected = [x1 / width, y1 / height, (x2 - x1) / width, (y2 - y1) / height]
-    assert first.bounding_box == pytest.approx(expected)
-    assert not hasattr(first, "mask")

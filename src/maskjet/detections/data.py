@@ -18,7 +18,6 @@ from maskjet.checks import check_choice
 from maskjet.detections import pictures
 from maskjet.detections.crops import Background, Shape, cut
 from maskjet.detections.fields import check_array, check_fields, check_finite, masks_of, names_of, pick_rows, tracks_of
-from maskjet.detections.fiftyone import make_fiftyone
 from maskjet.detections.json_types import CocoKind, as_dict, to_coco
 from maskjet.detections.json_types import read_fields as json_fields
 from maskjet.detections.pictures import DrawOptions
@@ -212,17 +211,6 @@ class Detections:
         """
         masks = masks_of(self, "polygons")
         return [coco_rle.polygons(rle, tolerance=tolerance, holes=holes, along=along) for rle in masks]
-
-    def to_fiftyone(self) -> Any:
-        """Convert to `fiftyone.Detections`; ids of tracks become `index`.
-
-        FiftyOne stretches a mask over its box, so that boxes are the masks' own, which may leave the detector's. Those
-        have detections without masks, `dataclasses.replace(found, rle=None).to_fiftyone()`, and without a pixel.
-
-        Raises:
-            MissingDependencyError: fiftyone is not installed.
-        """
-        return make_fiftyone(self)
 
     def to_supervision(self, *, masks: Literal["dense", "compact", False] = "dense") -> supervision.Detections:
         """Convert to `supervision.Detections`, with the class names under data["class_name"].

@@ -8,10 +8,10 @@ from types import ModuleType
 from maskjet.errors import MissingDependencyError, first_line
 
 
-def require(module: str, *, extra: str | None, purpose: str) -> ModuleType:
+def require(module: str, *, extra: str, purpose: str) -> ModuleType:
     """Import an optional package or its submodule, or raise MissingDependencyError.
 
-    `extra` is the one of maskjet that installs it, None if none does; `purpose` is the subject of the message.
+    `extra` is the one of maskjet that installs it; `purpose` is the subject of the message.
     """
     try:
         return import_module(module)
@@ -22,8 +22,7 @@ def require(module: str, *, extra: str | None, purpose: str) -> ModuleType:
         raise missing(root.replace("_", "-"), extra=extra, purpose=purpose, why=why) from error
 
 
-def missing(package: str, *, extra: str | None, purpose: str, why: str = "") -> MissingDependencyError:
+def missing(package: str, *, extra: str, purpose: str, why: str = "") -> MissingDependencyError:
     """Error for a missing package; `why` is the reason if it is installed but can't be loaded."""
-    wanted = f'"maskjet[{extra}]"' if extra else package
     broken = f", which is here but can't be imported ({why})" if why else ""
-    return MissingDependencyError(f"{purpose} needs {package}{broken}: pip install {wanted}.")
+    return MissingDependencyError(f'{purpose} needs {package}{broken}: pip install "maskjet[{extra}]".')
