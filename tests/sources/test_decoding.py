@@ -213,13 +213,12 @@ def test_what_a_gpu_does_not_serve_goes_to_the_cpu(video, reason):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("options", [{}, {"video_stream": 0}])
-def test_one_of_several_streams(options):
+def test_the_default_one_of_several_streams():
     small, large = write("small.mp4"), write("large.mp4", size_hw=(192, 320), seed=1)
     path = join("two.mp4", (small, "video", Disposition(0)), (large, "video", Disposition.default))
-    source, frames = read(path, decoder="cuda", **options)
-    assert (source.decoder, source.size_hw) == ("cuda:0", (96, 160) if options else (192, 320))
-    assert_same(frames, read(path, **options)[1])
+    source, frames = read(path, decoder="cuda")
+    assert (source.decoder, source.size_hw) == ("cuda:0", (192, 320))
+    assert_same(frames, read(path)[1])
 
 
 @pytest.mark.gpu

@@ -73,10 +73,6 @@ class FrameOptions:
         str, option("N|TIME", "First frame to take: its number from 0, or a time such as 12.5s, 1:02 or 1:02:03.5.")
     ] = "0"
     limit: Annotated[int | None, option("N", "Most frames to take of a source.")] = None
-    video_stream: Annotated[
-        int | None,
-        option("N", "Which of a file's video streams to take, from 0. Not given: the default one, as FFmpeg does."),
-    ] = None
     side_by_side: Annotated[
         bool,
         switch(
@@ -246,9 +242,7 @@ def run(
         raise InputError(f"out must go with --count where it gets events, got {kinds['events']!r} without.")
     drawing, mask_pixels = style
     check_drawn(drawing, outs, shows=show)
-    opening = check_opening(
-        frames.every, frames.start, frames.limit, frames.reconnect_for, video_stream=frames.video_stream
-    )
+    opening = check_opening(frames.every, frames.start, frames.limit, frames.reconnect_for)
     is_live = any(stream_named(each) is not None for each in source)
     is_together = frames.side_by_side or (len(source) > 1 and is_live)
     if track == "two-pass" and (is_live or is_together):

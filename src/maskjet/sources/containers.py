@@ -134,15 +134,11 @@ def _in_thread(work: Callable[[], _T], patience_s: float | None = None) -> _T:
     return done.result()
 
 
-def open_container(
-    name: str, hwaccel: HWAccel | None = None, *, number: int | None = None
-) -> av.container.InputContainer:
+def open_container(name: str, hwaccel: HWAccel | None = None) -> av.container.InputContainer:
     """Open a file, camera or URL with video; with `hwaccel`, a GPU decodes it if supported.
 
-    `number` is the stream's that is to be read, see `video_of`.
-
     Raises:
-        SourceError: It can't be opened, has no such stream or none that FFmpeg decodes, or its frames are too large.
+        SourceError: It can't be opened, has no video that FFmpeg decodes, or its frames are too large.
     """
     is_device, shown = is_camera(name), shown_name(name)
     options = {"max_pixels": str(limits.image_pixels), "format_whitelist": _FORMATS}
@@ -161,8 +157,8 @@ def open_container(
             **_METADATA,
         )
         undo.callback(container.close)
-        _check(container, shown, number)
-        if video_of(container, number).codec.canonical_name in ("h264", "hevc", "vvc"):
+        _check(container, shown)
+        if video_of(container).codec.canonical_name in ("h264", "hevc", "vvc"):
             container.flags &= ~1  # AVFMT_FLAG_GENPTS: where there are no presentation times, its guesses are wrong
         undo.pop_all()
     return container
@@ -183,14 +179,8 @@ def live_packets(container: av.container.InputContainer, stream: av.VideoStream)
             raise av.error.ExitError(0, "the video is silent")  # the error of FFmpeg's own timeout
 
 
-def video_of(container: av.container.InputContainer, number: int | None = None) -> av.VideoStream:
-    """Choose the video stream to read from an opened container.
-
-    It is the one of a number among the container's video streams, from 0, as in FFmpeg's "v:1"; or FFmpeg's choice: the
-    one marked as default, then the one with the most bits.
-    """
-    if number is not None:
-        return container.streams.video[number]
+def video_of(container: av.container.InputContainer) -> av.VideoStream:
+    """Choose the video stream to read as FFmpeg does: the one marked as default, then the one with the most bits."""
     best = container.streams.best("video")
     return best if best in (found := _videos(container)) else found[0]
 
@@ -201,16 +191,11 @@ def _videos(container: av.container.InputContainer) -> list[av.VideoStream]:
     return [each for each in videos if each.codec_context is not None] or videos
 
 
-def _check(container: av.container.InputContainer, name: str, number: int | None) -> None:
+def _check(container: av.container.InputContainer, name: str) -> None:
     """Raise if there is no decodable video or its frames are too large, before memory is allocated for one."""
-    videos = _videos(container)
-    if not videos:
+    if not _videos(container):
         raise SourceError(f"source must contain video, {name!r} contains none.")
-    streams = container.streams.video
-    if number is not None and (number >= len(streams) or streams[number] not in videos):
-        numbers = ", ".join(str(at) for at, each in enumerate(streams) if each in videos)
-        raise SourceError(f"video_stream must be one of {name!r}, which are {numbers}, got {number}.")
-    context = video_of(container, number).codec_context
+    context = video_of(container).codec_context
     if context is None:
         raise SourceError(f"source must be of a codec that FFmpeg decodes, {name!r} is of an unknown one.")
     limits.check("image_pixels", context.width * context.height, f"a frame of {name!r} has", SourceError)

@@ -51,7 +51,6 @@ def open_source(
     recursive: bool = False,
     reconnect_for: float = math.inf,
     decoder: str | Decoding = "cpu",
-    video_stream: int | None = None,
 ) -> Source:
     """Open a source of frames.
 
@@ -73,8 +72,6 @@ def open_source(
         decoder: Where videos and JPEGs are decoded: "cpu"; "cuda" or "cuda:N", a GPU, which keeps the frames in its
             memory until `Frame.image` is asked for; or the result of `Model.decoding`. Those that the GPU can't decode
             go to the CPU, and `Source.fallback` says why.
-        video_stream: Which of several video streams is read, by its number among these, as in FFmpeg's "v:1"; None for
-            FFmpeg's choice: the one marked as default, then the one with the most bits. Covers are never read.
 
     Returns:
         The opened source, whose `length` and `fps` are those of the frames it gives.
@@ -87,7 +84,7 @@ def open_source(
         InputError: The source is of none of the types above, an argument is out of range, `start` is a time and the
             source has none, or it is live and has a start.
     """
-    opening = check_opening(every, start, limit, reconnect_for, decoder, video_stream)
+    opening = check_opening(every, start, limit, reconnect_for, decoder)
     if isinstance(source, Source) and not math.isinf(reconnect_for):
         raise InputError(f"reconnect_for must be given when {source.name!r} is opened; it is open already.")
     if recursive and isinstance(source, str | os.PathLike):
@@ -145,8 +142,7 @@ def open_with(source: Any, opening: Opening, name: str = "image") -> Source:
     if isinstance(source, Source):
         if opening.selection != EVERYTHING:
             raise InputError(
-                f"every, start, limit and video_stream must be given when {source.name!r} is opened; it is open "
-                "already."
+                f"every, start and limit must be given when {source.name!r} is opened; it is open already."
             )
         return source
     if isinstance(source, UnopenedSource):

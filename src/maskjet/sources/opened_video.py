@@ -18,8 +18,6 @@ class OpenedVideo:
 
     url: str
     """Path, device file or URL."""
-    number: int | None
-    """Number of the video stream, see `video_of`."""
     container: av.container.InputContainer
     """The container."""
     stream: av.VideoStream
@@ -42,46 +40,45 @@ class OpenedVideo:
         vars(self).pop("stream", None)
 
 
-def open_video(url: str, number: int | None = None, decoding: Decoding = ON_CPU) -> OpenedVideo:
+def open_video(url: str, decoding: Decoding = ON_CPU) -> OpenedVideo:
     """Open a video on the device that is to decode it; for a GPU, a file is opened twice.
 
     Raises:
         SourceError: It can't be opened, or as `open_container`.
     """
     if decoding.device == "cpu":
-        return _open_on_cpu(url, number)
+        return _open_on_cpu(url)
     if is_stream(url):
-        return _open_on_gpu(url, number, decoding) if decoding.is_worth_it() else _open_on_cpu(url, number)
-    video = _open_on_cpu(url, number)
+        return _open_on_gpu(url, decoding) if decoding.is_worth_it() else _open_on_cpu(url)
+    video = _open_on_cpu(url)
     context = video.stream.codec_context
     if decoding.is_worth_it(context.width, context.height):
         video.fallback = why_not_decoded(context)
         if video.fallback is None:
             video.close()
-            return _open_on_gpu(url, number, decoding)
+            return _open_on_gpu(url, decoding)
     return video
 
 
-def _open_on_cpu(url: str, number: int | None, fallback: str | None = None) -> OpenedVideo:
-    container = open_container(url, number=number)
-    stream = video_of(container, number)
-    return OpenedVideo(url, number, container, stream, ON_CPU, PictureConverter("cpu"), fallback)
+def _open_on_cpu(url: str, fallback: str | None = None) -> OpenedVideo:
+    container = open_container(url)
+    return OpenedVideo(url, container, video_of(container), ON_CPU, PictureConverter("cpu"), fallback)
 
 
-def _open_on_gpu(url: str, number: int | None, decoding: Decoding) -> OpenedVideo:
+def _open_on_gpu(url: str, decoding: Decoding) -> OpenedVideo:
     """Open a video for a GPU, or for the CPU if the GPU can't decode it; raises SourceError after a time-out."""
     try:
         with decoding.accelerated() as hwaccel:
             converter = PictureConverter(decoding.device)
-            container = open_container(url, hwaccel, number=number)
+            container = open_container(url, hwaccel)
     except (SourceError, UnsupportedError, RuntimeError) as error:
         if isinstance(error.__cause__, av.error.ExitError):  # a time-out, which would only be waited for again
             raise
-        return _open_on_cpu(url, number, f"the GPU's decoder can't be opened: {cause_of(error)}")
-    stream = video_of(container, number)
+        return _open_on_cpu(url, f"the GPU's decoder can't be opened: {cause_of(error)}")
+    stream = video_of(container)
     why_not = why_not_decoded(stream.codec_context)
     if why_not is not None:
         container.close()
-        return _open_on_cpu(url, number, why_not)
+        return _open_on_cpu(url, why_not)
     stream.codec_context.thread_count = 1
-    return OpenedVideo(url, number, container, stream, decoding, converter, None)
+    return OpenedVideo(url, container, stream, decoding, converter, None)

@@ -38,8 +38,6 @@ class Selection:
     """Time of the first selected frame, in seconds after the source's first frame."""
     limit: int | None = None
     """Largest number of selected frames; None for all."""
-    video_stream: int | None = None
-    """Number of the video stream to read, among several; None for FFmpeg's choice."""
     stop: int | None = None
     """Index before which the selected frames end; None for the end of the source."""
     phase: int | None = None
@@ -94,9 +92,7 @@ EVERYTHING = Selection()
 """Selects all frames."""
 
 
-def select_frames(
-    every: int = 1, start: int | str = 0, limit: int | None = None, video_stream: int | None = None
-) -> Selection:
+def select_frames(every: int = 1, start: int | str = 0, limit: int | None = None) -> Selection:
     """Check the arguments of `open_source` that select frames.
 
     Raises:
@@ -105,9 +101,7 @@ def select_frames(
     check_count("every", every)
     if limit is not None:
         check_count("limit", limit)
-    if video_stream is not None:
-        check_count("video_stream", video_stream, least=0)
-    selection = Selection(every, limit=limit, video_stream=video_stream)
+    selection = Selection(every, limit=limit)
     if isinstance(start, str):
         if start.isascii() and start.isdecimal():
             return replace(selection, start=int(start))

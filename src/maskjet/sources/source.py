@@ -240,9 +240,8 @@ def check_opening(
     limit: int | None = None,
     reconnect_for: float = math.inf,
     decoder: str | Decoding = "cpu",
-    video_stream: int | None = None,
 ) -> Opening:
     """Check the arguments of `open_source`; raises InputError if one is not as described there."""
     if isinstance(reconnect_for, bool) or not isinstance(reconnect_for, int | float) or not reconnect_for >= 0:
         raise InputError(f"reconnect_for must be a number of seconds from 0, or infinite, got {reconnect_for!r}.")
-    return Opening(select_frames(every, start, limit, video_stream), reconnect_for, check_decoder(decoder))
+    return Opening(select_frames(every, start, limit), reconnect_for, check_decoder(decoder))

@@ -152,8 +152,8 @@ class VideoDecoder:
 
     def _decode_again(self, first_due: int) -> Iterator[av.VideoFrame | Loss]:
         """Decode frames still due again without frame threads, which PyAV does not drain after damage."""
-        with open_container(self._video.url, number=self._video.number) as container:
-            stream = video_of(container, self._video.number)
+        with open_container(self._video.url) as container:
+            stream = video_of(container)
             stream.thread_type = "SLICE"
             container.seek(first_due, stream=stream)
             for packet in self._packets(container, stream):

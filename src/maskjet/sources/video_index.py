@@ -76,7 +76,7 @@ def find_entry(name: str, selection: Selection) -> Entry | None:
     Raises:
         SourceError: The video can't be opened.
     """
-    with _open_index(name, selection.video_stream, selection) as index:
+    with _open_index(name, selection) as index:
         failures = 0
         for key in reversed(index.keys):
             if not index.is_early(key.shown, key.time - index.keys[0].time, selection):
@@ -118,9 +118,9 @@ def find_entries(name: str, seconds: float, *, most_counted: int) -> list[Entry]
 
 
 @contextmanager
-def _open_index(name: str, number: int | None = None, selection: Selection | None = None) -> Iterator[_Index]:
-    with open_container(name, number=number) as container, translate_ffmpeg_errors(name):
-        yield _Index(container, video_of(container, number), Path(name).stat().st_size, selection)
+def _open_index(name: str, selection: Selection | None = None) -> Iterator[_Index]:
+    with open_container(name) as container, translate_ffmpeg_errors(name):
+        yield _Index(container, video_of(container), Path(name).stat().st_size, selection)
 
 
 class _Index:

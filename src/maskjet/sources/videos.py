@@ -75,7 +75,7 @@ def _open_at(
 ) -> VideoSource:
     """Open a video at an entry and decode its first frame; on the CPU if that shows that the GPU can't."""
     with ExitStack() as undo:
-        video = open_video(url, selection.video_stream, decoding)
+        video = open_video(url, decoding)
         undo.callback(video.close)
         with translate_ffmpeg_errors(shown_name(url)):
             source = VideoSource(video, selection, entry, is_part=is_part)
