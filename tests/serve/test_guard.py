@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from maskjet.errors import InputError
-from maskjet.serve import Settings, arguments, bodies, guard, service, v1
+from maskjet.serve import Settings, arguments, bodies, service, v1
 from maskjet.serve.problems import GoneError, ProblemError
 from maskjet.serve.service import Memory
 from tests.serve.client import BEARER, TOKEN, asking, encoded, problem_of, run, served
@@ -46,27 +46,10 @@ async def test_a_token_is_asked_for_before_the_body_is_read(client, never_read):
 
 
 @asking(token=TOKEN)
-async def test_a_cookie_stands_for_the_token_on_the_own_page(client):
-    assert (await client.post("/v1/session")).status_code == 401
-    answer = await client.post("/v1/session", headers=BEARER)
-    assert answer.status_code == 204
-    assert "HttpOnly" in answer.headers["set-cookie"]
-    assert "SameSite=strict" in answer.headers["set-cookie"]
-    assert TOKEN not in answer.headers["set-cookie"]
-    assert (await client.get("/v1/models")).status_code == 200  # the client keeps the cookie
-    assert (await client.get("/v1/models", headers={"Origin": "http://localhost"})).status_code == 200
-    foreign = await client.get("/v1/models", headers={"Origin": "http://evil.example"})
-    assert problem_of(foreign)[0] == 403
+async def test_another_sites_page_reads_nothing(client):
     asked = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST", **BEARER}
     answer = await client.options("/v1/predict", headers=asked)  # nothing lets another site's page read
     assert not any(name.startswith("access-control") for name in answer.headers)
-    others = 'a="' + '\\"' * 15_000 + '"; [x]=1; b'  # which Python's parser takes seconds for, or stops at
-    ours = f"{guard.COOKIE}={guard.cookie_of(TOKEN)}"
-    client.cookies.clear()
-    assert (await client.get("/v1/models", headers={"Cookie": f"{others}; {ours}; c=d"})).status_code == 200
-    assert (await client.get("/v1/models", headers={"Cookie": others})).status_code == 401
-    client.cookies.set(guard.COOKIE, guard.cookie_of("another"))
-    assert (await client.get("/v1/models")).status_code == 401
 
 
 @asking()

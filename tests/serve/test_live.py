@@ -255,7 +255,7 @@ async def test_sockets_frames_and_patience_are_limited(model, scenes):
 
 
 @run
-async def test_the_token_is_a_header_a_subprotocol_or_a_cookie(model, scenes):
+async def test_the_token_is_a_header_or_a_subprotocol(model, scenes):
     def protocol(token):
         return "bearer." + base64.urlsafe_b64encode(token.encode()).decode().rstrip("=")
 
@@ -273,12 +273,9 @@ async def test_the_token_is_a_header_a_subprotocol_or_a_cookie(model, scenes):
                     pass
             assert caught.value.response.status_code == 401
             assert json.loads(caught.value.response.body)["type"] == "urn:maskjet:problem:unauthorized"
-        opened = await asyncio.to_thread(httpx.post, f"http://{address}/v1/session", headers=BEARER)
-        cookie = opened.headers["set-cookie"].partition(";")[0]
         for options in (
             {"subprotocols": ["maskjet", protocol(TOKEN)]},
             {"additional_headers": BEARER},
-            {"additional_headers": {"Cookie": cookie}, "subprotocols": ["maskjet"]},
         ):
             async with connect(url, **options) as stream:
                 assert stream.subprotocol == ("maskjet" if "subprotocols" in options else None)

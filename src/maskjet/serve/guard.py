@@ -3,11 +3,10 @@
 Order: shutting down, concurrent requests, token, Origin, Content-Length. Then the body's bytes and seconds are limited
 while a route reads it. The body of a refused request is not read.
 
-With a token, a client sends it as `Authorization: Bearer`, as a WebSocket's subprotocol `bearer.<base64url>` beside
-`maskjet`, or as the cookie of POST /v1/session, since browsers send no headers for WebSockets, event sources and
-pictures. Without a token, only this machine is answered: connections to an address other than loopback are refused, as
-the server may listen more widely than it was told to (Ray's proxy does); pages of other sites are refused by Origin,
-and by Host against DNS rebinding.
+With a token, a client sends it as `Authorization: Bearer`, or as a WebSocket's subprotocol `bearer.<base64url>` beside
+`maskjet`, since browsers send no other header with WebSockets. Without a token, only this machine is answered:
+connections to an address other than loopback are refused, as the server may listen more widely than it was told to
+(Ray's proxy does); pages of other sites are refused by Origin, and by Host against DNS rebinding.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ from maskjet.serve.other_workers import is_from_worker
 from maskjet.serve.service import Reservation, Service
 from maskjet.serve.settings import Settings
 
-COOKIE = "maskjet_session"
-"""Name of the session cookie, which replaces the token."""
 HEALTH = frozenset({"/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready"})
 """Paths of health probes: answered while draining, beyond the limits, and without a token."""
 OPEN = HEALTH | {"/", "/docs", "/openapi.json"}
@@ -39,11 +36,6 @@ OPEN_FOLDER = "/page/"
 _LINGER_S, _LINGER_BYTES = 1.0, 2**23
 _MOST_DIGITS = 18  # limit: Python refuses to parse thousands
 _log = logging.getLogger("maskjet.serve")
-
-
-def cookie_of(token: str) -> str:
-    """Value of the session cookie for a token: a keyed hash, which does not reveal it."""
-    return hmac.new(token.encode(), b"maskjet session", hashlib.sha256).hexdigest()
 
 
 class Guard:
@@ -96,12 +88,11 @@ class Guard:
 
 
 class _AccessControl:
-    """Decides who may send requests: by token, cookie, address, Host and Origin."""
+    """Decides who may send requests: by token, address, Host and Origin."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._token = None if settings.token is None else _digest(settings.token)
-        self._cookie = _digest(cookie_of(settings.token or ""))
 
     def check(self, scope: Scope, headers: Headers, *, is_open: bool) -> None:
         """Check a request by its headers and the address that it came to.
@@ -119,9 +110,6 @@ class _AccessControl:
         if not given:
             scheme, given = "bearer", _subprotocol(headers)
         if scheme.lower() == "bearer" and hmac.compare_digest(_digest(given.strip()), self._token):
-            return
-        if not given and hmac.compare_digest(_digest(_cookie(headers)), self._cookie):
-            self._check_origin(headers)
             return
         if not is_open:
             how = "is wrong" if given else "is missing: send Authorization: Bearer TOKEN"
@@ -171,15 +159,6 @@ def _subprotocol(headers: Headers) -> str:
                 return base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
             except ValueError:
                 return encoded
-    return ""
-
-
-def _cookie(headers: Headers) -> str:
-    """Value of the session cookie; Python's cookie parser takes quadratic time."""
-    for cookie in reversed(headers.get("cookie", "").split(";")):
-        name, _, value = cookie.strip().partition("=")
-        if name == COOKIE:
-            return value
     return ""
 
 

@@ -87,7 +87,7 @@ class OtherWorkers:
         return f"http://127.0.0.1:{row.port}{path}"
 
     async def forward(self, request: Request, body: bytes) -> Response:
-        """Forward an authenticated request, without token and cookie, to the worker that watches the sources.
+        """Forward an authenticated request, without its token, to the worker that watches the sources.
 
         Raises:
             ProblemError: 503, it does not answer.

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request, Response
 
 from maskjet.config import DEFAULT_THRESHOLD
 from maskjet.drawing.showing import encode
-from maskjet.serve import bodies, guard, problems, v1_schemas
+from maskjet.serve import bodies, problems, v1_schemas
 from maskjet.serve.clients import while_connected
 from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.other_workers import OtherWorkers, is_from_worker
@@ -154,17 +154,6 @@ def _to_results(answers: Sequence[Answer], parts: Sequence[bodies.EncodedImage],
 def _to_picture(image: Image | torch.Tensor, found: Detections, suffix: str, label: str | None) -> bytes:
     pixels = image if isinstance(image, np.ndarray) else image.numpy(force=True)
     return encode(np.asarray(found.draw(pixels, label=label)), suffix)
-
-
-@router.post("/v1/session", status_code=204, summary="Exchange the token for a cookie")
-async def open_session(request: Request) -> Response:
-    """For pages: browsers send cookies where they send no Authorization header, as for WebSockets and pictures."""
-    service: Service = request.app.state.service
-    response = Response(status_code=204)
-    if service.settings.token is not None:
-        value = guard.cookie_of(service.settings.token)
-        response.set_cookie(guard.COOKIE, value, httponly=True, samesite="strict", secure=request.url.scheme == "https")
-    return response
 
 
 @router.get("/v1/models", summary="The models that are served")

@@ -4,7 +4,7 @@ import { Feed, openCamera } from "./feed.js";
 import { Found } from "./instances.js";
 import { Panel } from "./panel.js";
 import { followSource } from "./remote.js";
-import { hasToken, openSession, Problem, rememberToken, request, serverMilliseconds } from "./server.js";
+import { hasToken, Problem, rememberToken, request, serverMilliseconds } from "./server.js";
 import { Stage } from "./stage.js";
 import { clock, element, Meter, milliseconds } from "./text.js";
 
@@ -37,7 +37,6 @@ async function start() {
     showProblem(error);
     return;
   }
-  if (hasToken()) await openSession();
   $("token-form").hidden = true;
   document.body.dataset.state = "ready";
   $("model").replaceChildren(...models.map(({ name }) => element("option", { value: name, textContent: name })));

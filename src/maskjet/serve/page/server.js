@@ -39,11 +39,6 @@ async function readProblem(response) {
   return new Problem(sentence || `The server answered with the status ${response.status}.`, response.status);
 }
 
-/** Ask for a cookie that stands for the token, in case a proxy keeps the WebSocket's subprotocols from the server. */
-export async function openSession() {
-  await request("v1/session", { method: "POST" }).catch(() => {}); // the token itself still works
-}
-
 /** Open a WebSocket; browsers send no headers with it, so that the token travels as a subprotocol. */
 export function openSocket(path, params) {
   const url = new URL(path, document.baseURI);
