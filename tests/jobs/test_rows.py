@@ -17,7 +17,7 @@ import maskjet
 from maskjet.errors import InputError
 from maskjet.jobs import rows as jobs_rows
 from maskjet.jobs.rows import FoundFrame, TableBuilder, metadata, read_frames, schema
-from tests.detections.test_detections import NAMES, some_detections, tracked_detections
+from tests.detections.test_detections import NAMES, some_detections
 from tests.jobs.making import assert_equal, made_up, table_of, write_made_up
 
 
@@ -38,19 +38,17 @@ def test_frames_come_back(with_masks):
             assert_equal(frame, other)
 
 
-def test_weak_detections_and_tracks_come_back():
+def test_weak_detections_come_back():
     segment, frames = made_up(count=5)
     weak = [some_detections(3 - index % 3, with_masks=index > 2) for index in range(5)]
     frames = [dataclasses.replace(frame, weak=each) for frame, each in zip(frames, weak, strict=True)]
-    frames[2] = dataclasses.replace(frames[2], found=tracked_detections(2))
-    about = {"class_names": NAMES, "segment": segment.as_dict(), "with_weak": True, "with_tracks": True}
+    about = {"class_names": NAMES, "segment": segment.as_dict(), "with_weak": True}
     builder = TableBuilder(**about)
     for frame in frames:
         builder.add(frame)
     table = builder.table()
     table.validate(full=True)
     assert metadata(table.schema)["detections"] == sum(table.column("n").to_pylist()) == 6
-    assert table.column("track_id").to_pylist() == [None, None, [-1, 0], None, None]
     for start in range(5):
         for frame, other in zip(frames[start:], frames_of(table.slice(start)), strict=True):
             assert_equal(frame, other)
@@ -154,9 +152,7 @@ def test_the_page_has_every_column_in_order():
         return f"list of {shown(kind.value_type)}" if pa.types.is_list(kind) else types.get(str(kind), str(kind))
 
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|[^|]*\|$", page, re.MULTILINE)
-    fields = [*schema()]
-    for more in ({"with_weak": True}, {"with_tracks": True}):
-        fields += [field for field in schema(**more) if field not in schema()]
+    fields = schema(with_weak=True)
     assert rows == [(field.name, shown(field.type)) for field in fields]
     nullable = {field.name for field in fields if field.nullable}
-    assert nullable == {"time_s", "rle", "weak_rle", "track_id", "track_class_id"}
+    assert nullable == {"time_s", "rle", "weak_rle"}

@@ -274,13 +274,10 @@ def merge(
         str | None, option("PATH", "A COCO data set to write, .json; or results, .segm.json or .bbox.json.")
     ] = None,
     jsonl: Annotated[str | None, option("PATH", "JSON lines to write, a frame in each.")] = None,
-    parquet: Annotated[
-        str | None, option("PATH", "A Parquet file to write, with a row per frame as in parts, and columns of tracks.")
-    ] = None,
     incomplete: Annotated[bool, switch("--incomplete", "Merge the existing parts, though others are missing.")] = False,
 ) -> None:
-    """Write a job's results as one COCO data set, JSON lines or Parquet file, with tracks."""
+    """Write a job's results as one COCO data set or JSON lines, with tracks."""
     from maskjet.jobs.merging import merge as write
 
-    merged = write(folder, coco=coco, jsonl=jsonl, parquet=parquet, incomplete=incomplete)
+    merged = write(folder, coco=coco, jsonl=jsonl, incomplete=incomplete)
     print_result(str(merged))

@@ -1,24 +1,24 @@
-"""Merging the parts of a job into a COCO data set, JSON lines or one Parquet file, with tracks."""
+"""Merging the parts of a job into a COCO data set or JSON lines, with tracks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations, product
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
 from maskjet.detections import join
 from maskjet.errors import InputError, SourceError
-from maskjet.host.files import is_same_file, replacing
+from maskjet.host.files import is_same_file
 from maskjet.host.printing import as_utf8
 from maskjet.jobs.folders import LOCK
 from maskjet.jobs.manifest import FAILURES, NOTES
 from maskjet.jobs.parts import FOLDER, MANIFEST, Parts
-from maskjet.jobs.rows import FoundFrame, TableBuilder, arrow, metadata, read_frames, schema
+from maskjet.jobs.rows import FoundFrame, metadata, read_frames
 from maskjet.outputs.coco import CocoJson
 from maskjet.outputs.lines import JsonLines
 from maskjet.outputs.sink import Sink, Sinks
@@ -27,7 +27,6 @@ from maskjet.tracking import Tracker
 
 _MAKE_AGAIN = "Remove it, and run the same job again."
 _NO_PIXELS = np.empty((0, 0, 3), dtype=np.uint8)
-_ROWS_AT_ONCE = 256  # rows per Parquet row group
 
 
 @dataclass(frozen=True)
@@ -52,14 +51,7 @@ class Merged:
         return text
 
 
-def merge(
-    out: str,
-    *,
-    coco: str | None = None,
-    jsonl: str | None = None,
-    parquet: str | None = None,
-    incomplete: bool = False,
-) -> Merged:
+def merge(out: str, *, coco: str | None = None, jsonl: str | None = None, incomplete: bool = False) -> Merged:
     """Join the parts of a job, in the order of its plan; memory does not grow with their number.
 
     Lines are those of `maskjet run -o x.jsonl` over the same files, with tracks if the job ran with `--track`. Images
@@ -70,7 +62,6 @@ def merge(
         out: The job's output, with segments.jsonl and parts.
         coco: Path of a COCO data set to write, .json.
         jsonl: Path of JSON lines to write, one per frame.
-        parquet: Path of a Parquet file to write, with a row per frame as in parts, and columns of tracks.
         incomplete: Whether to go on if segments have no part.
 
     Raises:
@@ -78,15 +69,14 @@ def merge(
         SourceError: The job's output or a part of it can't be read.
         OutputError: A file can't be written.
     """
-    outs = [path for path in (coco, jsonl, parquet) if path is not None]
+    outs = [path for path in (coco, jsonl) if path is not None]
     if not outs:
-        raise InputError("coco, jsonl or parquet must be a path, got none.")
-    for one, other in combinations(outs, 2):
-        if one == other or is_same_file(one, other):
-            raise InputError(f"coco, jsonl and parquet must be files of their own, got {one!r} twice.")
+        raise InputError("coco or jsonl must be a path, got none.")
+    if coco is not None and jsonl is not None and (coco == jsonl or is_same_file(coco, jsonl)):
+        raise InputError(f"coco and jsonl must be files of their own, got {coco!r} twice.")
     for given, own in product(outs, (MANIFEST, FOLDER, FAILURES, NOTES, LOCK)):
         if Path(given).resolve().is_relative_to(Path(out, own).resolve()):
-            raise InputError(f"coco, jsonl and parquet must be none of the job's own files, got {given!r}.")
+            raise InputError(f"coco and jsonl must be none of the job's own files, got {given!r}.")
     parts = Parts(out)
     missing = {name for name, _ in parts.manifest() if not parts.had(name)}
     if missing and not incomplete:
@@ -96,7 +86,6 @@ def merge(
         )
     frames = detections = 0
     with ExitStack() as undo:
-        add_row = None if parquet is None else undo.enter_context(_parquet_file(parquet))
         sinks: list[Sink] = []
         for path, make in ((jsonl, JsonLines), (coco, partial(CocoJson, counts_images=True))):
             if path is not None:
@@ -104,43 +93,11 @@ def merge(
                 undo.callback(sinks[-1].abandon)  # does nothing once it is closed
         texts = Sinks(sinks)
         for frame, each in _read(parts, missing):
-            if sinks:
-                texts.write(frame, each.found)
-            if add_row is not None:
-                add_row(each)
+            texts.write(frame, each.found)
             frames += 1
             detections += len(each.found)
         texts.close()
     return Merged(frames, detections - texts.left_out, texts.left_out, len(missing))
-
-
-@contextmanager
-def _parquet_file(path: str) -> Iterator[Callable[[FoundFrame], None]]:
-    """Write a Parquet file atomically; yields a function that adds a row."""
-    arrow()
-    from pyarrow.parquet import ParquetWriter
-
-    waiting: list[FoundFrame] = []
-
-    def flush() -> None:
-        builder = TableBuilder(with_tracks=True)
-        for each in waiting:
-            builder.add(each)
-        writer.write_table(builder.table())
-        waiting.clear()
-
-    def add(frame: FoundFrame) -> None:
-        waiting.append(frame)
-        if len(waiting) == _ROWS_AT_ONCE:
-            flush()
-
-    columns = schema(with_tracks=True)
-    with (
-        replacing(path) as whole,
-        ParquetWriter(whole.file, columns, compression="zstd", write_page_checksum=True) as writer,
-    ):
-        yield add
-        flush()
 
 
 def _track(frame: FoundFrame, tracker: Tracker) -> FoundFrame:

@@ -23,7 +23,6 @@ SCHEMA = 1
 """Version of the schemas; a reader refuses others."""
 METADATA_KEY = b"maskjet"
 """Key of maskjet's JSON in the metadata of a schema."""
-_TRACKS = ("track_id", "track_class_id")
 _WEAK = "weak_"  # prefix of the columns of weak detections
 _FRAMES_AT_ONCE = 1024  # frames per record batch, since list offsets have 32 bits
 _BYTES_AT_ONCE = 2**28
@@ -35,7 +34,7 @@ def arrow() -> Any:
     return require("pyarrow", extra="jobs", purpose="maskjet.jobs")
 
 
-def schema(*, with_weak: bool = False, with_tracks: bool = False) -> pyarrow.Schema:
+def schema(*, with_weak: bool = False) -> pyarrow.Schema:
     """Arrow schema of a part, without metadata; docs/jobs.md explains the columns."""
     pa = arrow()
 
@@ -60,8 +59,6 @@ def schema(*, with_weak: bool = False, with_tracks: bool = False) -> pyarrow.Sch
         column("xyxy", lists(pa.list_(column("element", pa.float32()), 4))),
         column("rle", lists(pa.binary()), nullable=True),
     ]
-    if with_tracks:
-        found += [column(name, lists(pa.int64()), nullable=True) for name in _TRACKS]
     if with_weak:
         found += [each.with_name(_WEAK + each.name) for each in found if each.name not in ("n", "class_name")]
     return pa.schema([*about, *found])
@@ -110,8 +107,8 @@ class FoundFrame:
 class TableBuilder:
     """Builds a table from frames, added in order; `about` are further entries of its metadata, in JSON types."""
 
-    def __init__(self, *, with_weak: bool = False, with_tracks: bool = False, **about: Any) -> None:
-        self._schema = schema(with_weak=with_weak, with_tracks=with_tracks).with_metadata(
+    def __init__(self, *, with_weak: bool = False, **about: Any) -> None:
+        self._schema = schema(with_weak=with_weak).with_metadata(
             {METADATA_KEY: _dump({"version": __version__, "schema": SCHEMA, "bad_frames": []} | about)}
         )
         self._detections = 0
@@ -174,9 +171,8 @@ def _lists(found: Sequence[Detections]) -> dict[str, Any]:
         "xyxy": pa.FixedSizeListArray.from_arrays(boxes, type=kinds["xyxy"].value_type),
     }
     lists = {name: pa.ListArray.from_arrays(offsets, each, type=kinds[name]) for name, each in values.items()}
-    tracks = {name: [getattr(each, name) for each in found] for name in _TRACKS}
     masks = [None if each.rle is None else [rle["counts"] for rle in each.rle] for each in found]
-    return lists | tracks | {"rle": masks}
+    return lists | {"rle": masks}
 
 
 def read_frames(batch: pyarrow.RecordBatch, class_names: Mapping[int, str]) -> Iterator[FoundFrame]:
@@ -197,15 +193,10 @@ def _read_lists(batch: pyarrow.RecordBatch, class_names: Mapping[int, str], star
     xyxy = columns["xyxy"].values.flatten().to_numpy().reshape(-1, 4)
     sizes = zip(batch.column("height").to_pylist(), batch.column("width").to_pylist(), strict=True)
     names, strings = columns.get("class_name"), columns["rle"]
-    tracks = {name: columns[name] for name in _TRACKS if name in columns}
     for row, size in enumerate(sizes):
         rows = slice(ends[row], ends[row + 1])
         counts = strings[row].as_py()
         texts = [] if names is None else names[row].as_py()
-        tracked: dict[str, Any] = {
-            name: None if (ids := column[row].as_py()) is None else np.array(ids, np.int64)
-            for name, column in tracks.items()
-        }
         yield Detections(
             image_size=size,
             xyxy=xyxy[rows],
@@ -213,5 +204,4 @@ def _read_lists(batch: pyarrow.RecordBatch, class_names: Mapping[int, str], star
             class_id=class_id[rows],
             rle=None if counts is None else [{"size": [*size], "counts": each} for each in counts],
             class_names={**dict(zip(class_id[rows].tolist(), texts, strict=names is not None)), **class_names},
-            **tracked,
         )
