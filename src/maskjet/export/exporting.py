@@ -24,8 +24,6 @@ from maskjet.version import __version__
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 _RUNTIME = f"ONNX Runtime {onnxruntime.__version__}"
-_NAMES = {"transformer/ReduceMax": TOKEN_LOGITS, "transformer/TopK.1": TOKENS}
-"""Values of the graph that are compared besides its outputs."""
 
 
 @isolated(inference=False)
@@ -59,7 +57,9 @@ def _open(path: Path) -> Run:
     problem = f"out must run in {_RUNTIME}, it does not"
     with translate_errors(UnsupportedError, problem):
         model = onnx.load(path)
-        for name in _NAMES:
+        (top,) = [node for node in model.graph.node if node.op_type == "TopK"]
+        compared = {top.input[0]: TOKEN_LOGITS, top.output[1]: TOKENS}
+        for name in compared:
             model.graph.output.append(onnx.ValueInfoProto(name=name))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
@@ -70,6 +70,6 @@ def _open(path: Path) -> Run:
     def run(images: Tensor) -> dict[str, Tensor]:
         with translate_errors(UnsupportedError, problem):
             outputs = session.run(names, {IMAGES: images.numpy()})
-        return {_NAMES.get(name, name): torch.from_numpy(each) for name, each in zip(names, outputs, strict=True)}
+        return {compared.get(name, name): torch.from_numpy(each) for name, each in zip(names, outputs, strict=True)}
 
     return run

@@ -1,8 +1,7 @@
-"""Translate modules to ONNX graphs by `torch.onnx`, with own translations of operators and module names."""
+"""Translate modules to ONNX graphs by `torch.onnx`, with own translations of operators."""
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,10 +21,7 @@ op: Any = opset17  # untyped: its stubs reject numbers
 _IR_VERSION = 8  # IR version of ONNX 1.12, which introduced opset 17
 _NEWER = 18  # oldest opset of torch.onnx; `_TRANSLATORS` covers differences from 17
 _BATCH = "batch"  # name of the dynamic first dimension of inputs and outputs
-_ROOT = "network"  # path of the outermost module
-_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"  # module path of operators on input sizes
 _ALL = 1 << 40  # largest folded constant, in elements
-_FEW = 8  # largest constant named after its values, in elements
 
 
 def translate(module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence[str]) -> ir.Model:
@@ -56,10 +52,11 @@ def translate(module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence
     assert exported is not None
     model = exported.model
     model.opset_imports[""], model.ir_version = OPSET, _IR_VERSION
-    named = _name_weights(model.graph)
     optimize_ir(model, input_size_limit=_ALL, output_size_limit=_ALL)
-    _name_others(model.graph, named)
-    ClearMetadataAndDocStringPass()(model)  # remove paths of this machine
+    ClearMetadataAndDocStringPass()(model)  # remove paths of this machine, which values have, too
+    made = (value for node in model.graph for value in node.outputs)
+    for value in (*model.graph.inputs, *model.graph.initializers.values(), *made):
+        value.metadata_props.clear()
     return model
 
 
@@ -68,62 +65,6 @@ def _drop_views(graph: torch.fx.Graph) -> None:
     for node in graph.nodes:
         if node.target is torch.ops.aten.view.default and node.meta["val"].shape == node.args[0].meta["val"].shape:
             node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op != "output")
-
-
-def _name_weights(graph: ir.Graph) -> set[str]:
-    """Name constants folded from weights after these, such as "class_embed.weight.transpose".
-
-    Returns:
-        These names.
-    """
-    named: set[str] = set()
-    constants = set(graph.initializers.values())
-    for value in graph.initializers.copy().values():
-        value.name = _unique(str(value.name), named)
-    for node in graph:
-        if all(each is None or each in constants for each in node.inputs):
-            constants.update(node.outputs)
-            for source in node.inputs[:1]:
-                if source is not None and source.name in named:
-                    node.outputs[0].name = _unique(f"{source.name}.{node.op_type.lower()}", named)
-    return named
-
-
-def _name_others(graph: ir.Graph, taken: set[str]) -> None:
-    """Name nodes after the modules that called them, and constants after their values or readers."""
-    taken.update(str(each.name) for each in (*graph.inputs, *graph.outputs))
-    for value in (*graph.inputs, *graph.initializers.values()):
-        value.metadata_props.clear()
-        if value.name not in taken:
-            tensor, (reader, *_) = value.const_value, value.consumers()
-            assert tensor is not None
-            name = f"{_module_path(reader)}/constant"
-            if tensor.size <= _FEW:
-                name = f"number.{'_'.join(map(str, tensor.numpy().flatten()))}"
-            value.name = _unique(name, taken)
-    for node in graph:
-        node.name = _unique(f"{_module_path(node)}/{node.op_type}", taken)
-        for index, value in enumerate(node.outputs):
-            value.metadata_props.clear()
-            if not value.is_graph_output():
-                value.name = node.name if len(node.outputs) == 1 else f"{node.name}.{index}"
-
-
-def _module_path(node: ir.Node) -> str:
-    """Path of the module that called an operator; the root's name for the network itself."""
-    scopes = ast.literal_eval(node.metadata_props["pkg.torch.onnx.name_scopes"])
-    path: str = scopes[-2]
-    return _ROOT if path in ("", _NO_MODULE) else path
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    """Make a name unique by a number, and mark it as taken."""
-    unique, number = name, 1
-    while unique in taken:
-        number += 1
-        unique = f"{name}_{number}"
-    taken.add(unique)
-    return unique
 
 
 def _number(value: float, like: Any) -> Any:
