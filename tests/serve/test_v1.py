@@ -106,7 +106,7 @@ async def test_a_form_is_answered_in_order(client, model, street):
 @asking()
 async def test_a_picture_is_what_draw_draws(client, model, street):
     png = await client.post("/v1/predict", content=encoded(street), headers={"Accept": "image/png"})
-    jpeg = await client.post("/v1/predict", content=encoded(street), headers={"Accept": "image/*;q=0.5"})
+    jpeg = await client.post("/v1/predict", content=encoded(street), headers={"Accept": "a/b, image/*;q=0.5, */*"})
     assert (png.headers["content-type"], jpeg.headers["content-type"]) == ("image/png", "image/jpeg")
     drawn = cv2.imdecode(np.frombuffer(png.content, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
     assert np.array_equal(drawn, model.predict(street).draw(street))
