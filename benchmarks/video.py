@@ -287,14 +287,13 @@ def _percentile(times_ms: Sequence[float], share: float) -> float | None:
 
 def _write_outputs(trials: Sequence[_Trial], folder: Path, runs: int) -> list[OutputCost]:
     """Time the last rung with a single source while it writes outputs."""
-    ours = [t for t in trials if isinstance(t.contender, Ours) and t.contender.sources == 1]
+    ours = [(t, t.contender) for t in trials if isinstance(t.contender, Ours) and t.contender.sources == 1]
     measured = []
-    for trial in ours[-1:]:
+    for trial, rung in ours[-1:]:
         for output, names in OUTPUTS.items():
             outs = [str(folder / name) for name in names]
-            model, depth = trial.contender.model, trial.contender.rung.depth
-            rate = statistics.median(write_outputs(model, trial.file, outs, depth) for _ in range(runs))
-            measured.append(OutputCost(trial.contender.name, trial.size_hw, output, round(rate, 2)))
+            rate = statistics.median(write_outputs(rung.model, trial.file, outs, rung.rung.depth) for _ in range(runs))
+            measured.append(OutputCost(rung.name, trial.size_hw, output, round(rate, 2)))
     return measured
 
 
