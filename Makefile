@@ -1,5 +1,6 @@
 # Every target makes its own environment from the pinned lock; nothing is installed by hand.
 PYTHON ?=
+PRECISION ?= auto
 VENV := .venv
 WHEEL := .venv-wheel
 PIP := bin/python -m pip --disable-pip-version-check
@@ -13,7 +14,7 @@ WORKERS ?= 2
 define run_demo
 	@mkdir -p $(2)
 	$(1)/bin/maskjet traffic video $(2)/street.mp4 --size 720p --frames 150 --seed 7
-	$(1)/bin/maskjet run $(2)/street.mp4 --model demo --out $(2)/demo.mp4 --out $(2)/demo.jsonl
+	$(1)/bin/maskjet run $(2)/street.mp4 --model demo --precision $(PRECISION) --out $(2)/demo.mp4 --out $(2)/demo.jsonl
 endef
 
 demo: $(VENV)/editable.done

@@ -60,7 +60,7 @@ def choose(network: RFDETR, config: EngineConfig, device: torch.device) -> FileR
 def _find(network: RFDETR, config: EngineConfig) -> NetworkFile | None:
     precision = config.precision
     if precision == "int8" or config.runtime == "openvino":
-        if config.runtime not in ("auto", "openvino") or precision == "fp16" or config.compile:
+        if config.runtime not in ("auto", "openvino") or config.compile:
             raise InputError(
                 "runtime must be 'openvino' or 'auto' for the precision 'int8', and has 'fp32' and 'bf16', too, none "
                 f"of them compiled; got {config.runtime!r}, {precision!r} and compile={config.compile}."
