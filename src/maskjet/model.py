@@ -42,12 +42,13 @@ from maskjet.report import Report, make_report
 from maskjet.sources.ahead import is_encoded, load_ahead, read_encoded
 from maskjet.sources.containers import shown_name
 from maskjet.sources.decoding import choose_decoding, choose_for_call
-from maskjet.sources.frames import Frame, kind_of_source, open_images, split_sources
+from maskjet.sources.frames import Frame, Source, kind_of_source, open_images, split_sources
 from maskjet.sources.images import ImageLike, ImageReference, split_images, to_pixels
 from maskjet.spec import ClassNames, ModelSpec, name_classes
 from maskjet.tiling.layout import TileSize, Tiling, cut_tiles
 
 if TYPE_CHECKING:
+    from maskjet.propagation.schedule import Detect
     from maskjet.sources.decoding import Decoding
     from maskjet.tracking import Tracker, TrackerLike
 
@@ -226,6 +227,9 @@ class Model:
         overlap: float = 0.2,
         full: bool = True,
         weak: bool = False,
+        detect: Detect = 1,
+        delay: Literal[0] | None = None,
+        covers: bool = False,
     ) -> Generator[tuple[Frame, Detections]]:
         """Detect instances frame by frame.
 
@@ -259,6 +263,13 @@ class Model:
             overlap: Least overlap of tiles, 0..0.9 of their sides.
             full: Whether to detect on whole frames, too.
             weak: As in `predict`; without it they go once frames are tracked.
+            detect: Distance of the frames that the network sees, 1 to 64; on those between, masks and boxes are moved
+                by the motion in the images, and `Detections.moved` says how far. A cut is detected on, too. "realtime":
+                whenever the network has caught up with a live source. On a GPU detecting every frame costs less.
+            delay: Frames of a file wait for the next one that is detected, and get what agrees with both. With 0, and
+                of live sources, they don't: what appears is found at the next detected frame.
+            covers: Whether instances that only one of two detected frames has are on all frames between them, and masks
+                of both are united, as hiding people needs.
 
         Yields:
             Each frame with its detections, those of a source in order. A frame that can't be decoded is left out and
@@ -297,6 +308,17 @@ class Model:
         reported, postprocessing, pieces = self._choose(
             threshold, classes, max_detections, tiling, is_weak=is_tracked or weak
         )
+        if detect != 1:
+            from maskjet.propagation.schedule import Propagation, check_detect
+
+            is_live = any(map(_is_live, sources))
+            is_delayed = check_detect(detect, delay, is_live=is_live)
+            if covers and not is_delayed:
+                raise InputError("covers must be False unless frames wait for the next detected one: leave out delay.")
+            made = Propagation(
+                len(sources), detect, is_delayed=is_delayed, covers=covers, note=self._engine.note, **pieces
+            )
+            pieces = {"propagation": made}
         self._engine.check()
         with isolated(), on_device(self._engine.steps.device):
             self._engine.steps.prepare(batch)  # now, as it would delay the first frame
@@ -559,6 +581,13 @@ def load(
     made = open_model(model, weights, config, is_most_own=max_detections is None, **names)
     made._load_again = None if isinstance(model, torch.nn.Module) else functools.partial(load, **given)
     return made
+
+
+def _is_live(source: Any) -> bool:
+    """Whether frames of a source may come as time passes: of a camera or a URL."""
+    if isinstance(source, Source):
+        return source.is_live
+    return (kind_of_source(source) or "").endswith("camera")
 
 
 def _load_all(

@@ -48,6 +48,8 @@ class Report:
     """Tiles processed so far, including whole images processed with them."""
     detections: int
     """Detections returned so far."""
+    moved: int
+    """Images so far that were not detected on: their detections were moved from others, see `detect` of `stream`."""
     dropped: int
     """Frames dropped so far because newer ones had arrived."""
     tracks: int
@@ -64,6 +66,7 @@ class Report:
     def __str__(self) -> str:
         tracked = f", {self.tracks} tracks in {self.tracking_ms:.2f} ms per frame" if self.tracking_ms else ""
         tiles = f" in {self.tiles} tiles" if self.tiles else ""
+        tiles += f", {self.moved} of them by motion" if self.moved else ""
         done = f"{self.images} images{tiles}, {self.detections} detections"
         rows = {
             **{name: getattr(self, name) for name in ("model", "device", "precision", "engine", "network", "resize")},
@@ -91,6 +94,7 @@ def make_report(name: str, engine: Engine) -> Report:
         images=engine.done["images"],
         tiles=engine.done["tiles"],
         detections=engine.done["detections"],
+        moved=engine.done["moved"],
         dropped=engine.done["dropped"],
         tracks=engine.done["tracks"],
         tracking_ms=engine.done["tracking_us"] / max(engine.done["tracked"], 1) / 1000,

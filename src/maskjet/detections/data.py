@@ -73,6 +73,9 @@ class Detections:
     """int64 [n]: class of each detection's track, by vote; its `class_id` without a track; None without tracking."""
     filled: NDArray[np.bool_] | None = None
     """bool [n]: whether the detection was added by `maskjet.tracking.smooth`; None without smoothing."""
+    moved: NDArray[np.int64] | None = None
+    """int64 [n]: frames between this one and the one the detection was moved from, 0 where it was detected; None
+    where every frame is detected."""
     _remembered: ClassVar[ImageReference | None] = None  # for `draw`; set on single instances by `remember`
 
     def __post_init__(self) -> None:
@@ -146,6 +149,15 @@ class Detections:
         check_array("track_id", track_id, np.int64, (len(self),))
         check_array("track_class_id", classes, np.int64, (len(self),))
         return self._with(track_id=track_id, track_class_id=classes)
+
+    def with_moved(self, moved: NDArray[np.int64]) -> Detections:
+        """The same detections with the number of frames that each was moved, int64 [n]; see `moved`.
+
+        Raises:
+            InputError: The array has another dtype or shape.
+        """
+        check_array("moved", moved, np.int64, (len(self),))
+        return self._with(moved=moved)
 
     def _with(self, **fields: Any) -> Detections:
         """Copy with some fields replaced, unchecked; the image reference is kept."""
@@ -244,7 +256,8 @@ class Detections:
 
         Returns:
             By name class_id, class_name, confidence, x1, y1, x2, y2 (pixels) and area (pixels, as `area`), with
-            tracking also track_id and track_class_id, after `smooth` filled: arrays [n], the names a list.
+            tracking also track_id and track_class_id, after `smooth` filled, with `detect` moved: arrays [n], the
+            names a list.
         """
         corners = dict(zip(("x1", "y1", "x2", "y2"), self.xyxy.T.copy(), strict=True))
         columns = {"class_id": self.class_id.copy(), "class_name": names_of(self), "confidence": self.confidence.copy()}

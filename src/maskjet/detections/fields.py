@@ -33,10 +33,11 @@ def check_fields(found: Any) -> None:
         "track_id": (np.int64, (count,)),
         "track_class_id": (np.int64, (count,)),
         "filled": (np.bool_, (count,)),
+        "moved": (np.int64, (count,)),
     }
     for name, (dtype, shape) in expected.items():
         value = getattr(found, name)
-        if value is None and name in ("track_id", "track_class_id", "filled"):
+        if value is None and name in ("track_id", "track_class_id", "filled", "moved"):
             continue
         check_array(name, value, dtype, shape)
     if found.rle is None:
@@ -144,6 +145,6 @@ def names_of(found: Any) -> list[str]:
 
 
 def tracks_of(found: Any) -> dict[str, NDArray[Any]]:
-    """Copies of `track_id`, `track_class_id` and `filled`, by name; those that are None are left out."""
-    fields = {"track_id": found.track_id, "track_class_id": found.track_class_id, "filled": found.filled}
+    """Copies of `track_id`, `track_class_id`, `filled` and `moved`, by name; those that are None are left out."""
+    fields = {name: getattr(found, name) for name in ("track_id", "track_class_id", "filled", "moved")}
     return {name: values.copy() for name, values in fields.items() if values is not None}

@@ -46,7 +46,7 @@ def read_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
         class_id = [to_whole("class_id", entry["class_id"], bits=32) for entry in found]
         tracks: dict[str, NDArray[Any]] = {
             name: np.array([to_whole(name, entry[name]) for entry in found], np.int64)
-            for name in ("track_id", "track_class_id")
+            for name in ("track_id", "track_class_id", "moved")
             if found and name in found[0]
         }
         if found and "filled" in found[0]:

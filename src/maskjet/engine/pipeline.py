@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -29,8 +29,13 @@ from maskjet.sources.frames import Frame
 from maskjet.sources.images import Image
 from maskjet.sources.picture import Picture
 
-Finish = Callable[[Any, Detections], tuple[Any, Detections] | None]
-"""Turns an item and its detections into the reported pair; None while other tiles of the frame are missing."""
+if TYPE_CHECKING:
+    from maskjet.propagation.schedule import Propagation
+
+Finish = Callable[[Any, Any], Iterable[tuple[Any, Detections]]]
+"""Turns an item and its detections into results: none while other tiles of the frame are missing. Of an item that was
+not detected on, its detections are None."""
+_AHEAD_OF_MOVING = 12  # frames of a source that wait while one is detected: 0.4 s of a camera
 _AHEAD = 4  # batches' worth of images that `predict` holds, until a batch of one kind is full
 
 
@@ -45,7 +50,7 @@ class Batch:
     items: Sequence[Any]
     """One per image, yielded with its detections."""
     images: Sequence[Pixels]
-    """The frames, of one layout and with inputs of one size (`Steps.input_hw`)."""
+    """The frames, of one layout and with inputs of one size (`Steps.input_hw`); none if nothing is to be detected."""
     size: int
     """Batch size of the network, at least the number of images."""
     slot: Slot | None = None
@@ -104,19 +109,20 @@ def run(
                 batch = in_flight.popleft()
                 if batch.error is not None:
                     raise batch.error
-                assert batch.slot is not None
-                try:
-                    with engine.steps.mark("result {}", batch):
-                        found = batch.slot.result()
-                except MaskjetError:
-                    raise
-                except RuntimeError as error:
-                    raise device_error(batch, batch.index, error) from error
-                idle.append(batch.slot)
-                _submit(engine, feed, idle, in_flight, waits=False)
-                results = list(zip(batch.items, found, strict=True))
+                found: Sequence[Detections | None] = [None] * len(batch.items)
+                if batch.slot is not None:
+                    try:
+                        with engine.steps.mark("result {}", batch):
+                            found = batch.slot.result()
+                    except MaskjetError:
+                        raise
+                    except RuntimeError as error:
+                        raise device_error(batch, batch.index, error) from error
+                    idle.append(batch.slot)
+                    _submit(engine, feed, idle, in_flight, waits=False)
+                results: list[tuple[Any, Any]] = list(zip(batch.items, found, strict=True))
                 if finish is not None:
-                    results = [done for each in results if (done := finish(*each)) is not None]
+                    results = [result for each in results for result in finish(*each)]
                 engine.note(images=len(results), detections=sum(len(each.class_id) for _, each in results))
                 yield from results
         finally:
@@ -131,6 +137,8 @@ def _submit(engine: Engine, feed: Feed, idle: list[Slot], in_flight: deque[Batch
         if batch is None:
             return
         in_flight.append(batch)
+        if not batch.images:
+            continue
         if engine.refusal is not None:  # raised when the batches before it have been yielded
             batch.error = UnsupportedError(engine.refusal)
             return
@@ -202,11 +210,12 @@ def stream(
     postprocessing: Postprocessing | None = None,
     cut: Callable[[Frame], Sequence[Frame]] | None = None,
     finish: Finish | None = None,
+    propagation: Propagation | None = None,
 ) -> Generator[tuple[Frame, Detections]]:
     """Detect on the frames of sources, side by side, with up to `depth` batches of `batch` frames in flight.
 
-    Sources are arguments of `open_source`; a `stop` that is set ends the stream. Other arguments are those of `Readers`
-    and `run`.
+    Sources are arguments of `open_source`; a `stop` that is set ends the stream. A `propagation` chooses the frames to
+    detect on, and has the `cut` and `finish` of their tiles. Other arguments are those of `Readers` and `run`.
 
     Yields:
         Each frame with its detections, the frames of a source in order.
@@ -218,14 +227,19 @@ def stream(
     room = 1 if drops_late else math.ceil(depth * batch / len(sources))
     if whole_batches:
         room = max(room, 2 * batch)
+    if propagation is not None:
+        room, cut, finish = max(room, _AHEAD_OF_MOVING), propagation.shrink, propagation.finish
     decoding = choose_decoding(engine.steps.config, len(sources))
-    kind_of = _kinds(engine)
+    size_kind = _kinds(engine)
+
+    def kind_of(frame: Frame) -> Hashable:
+        return isinstance(frame.pixels, Picture), size_kind(frame.size_hw)
 
     def open_feed() -> Feed:
         readers = Readers(
             sources,
             room,
-            kind_of=lambda frame: (isinstance(frame.pixels, Picture), kind_of(frame.size_hw)),
+            kind_of=kind_of,
             decoding=decoding,
             on_fallback=engine.note_decoding,
             cut=cut,
@@ -235,11 +249,16 @@ def stream(
         )
 
         def take(*, waits: bool, fills: bool) -> Batch | None:
-            frames = readers.take(batch, waits=waits, fills=fills)
+            size, is_detected = batch, True
+            if propagation is None:
+                frames = readers.take(batch, waits=waits, fills=fills)
+            else:
+                frames, is_detected = propagation.take(readers.take, batch, kind_of, waits=waits, fills=fills)
+                size = min(1 << (len(frames) - 1).bit_length(), batch)
             if not frames:
                 return None
-            images = [_pixels_of(frame) for frame in frames]
-            return Batch(partial(_name_of, frames), frames[0].index, frames, images, batch)
+            images = [_pixels_of(frame) for frame in frames] if is_detected else []
+            return Batch(partial(_name_of, frames), frames[0].index, frames, images, size)
 
         return Feed(take, readers.close, readers.check, lambda: readers.dropped)
 

@@ -65,7 +65,7 @@ class Tiles:
             for number, view in enumerate(views)
         ]
 
-    def finish(self, piece: Frame, found: Detections) -> tuple[Frame, Detections] | None:
+    def finish(self, piece: Frame, found: Detections) -> list[tuple[Frame, Detections]]:
         """Add a tile's detections; with the last tile, returns the frame and its merged detections."""
         frame = piece
         if isinstance(piece, TileFrame):
@@ -73,11 +73,11 @@ class Tiles:
             parts = self._found.setdefault(frame, {})
             parts[piece.number] = found
             if len(parts) < len(tiles):
-                return None
+                return []
             del self._found[frame]
             self._engine.note(tiles=len(tiles))
             found = self._merge([parts[number] for number in range(len(tiles))], tiles, frame.size_hw)
-        return frame, found[: self._most]
+        return [(frame, found[: self._most])]
 
     def _merge(self, found: Sequence[Detections], tiles: Sequence[Tile], size_hw: tuple[int, int]) -> Detections:
         if self._threshold is None:

@@ -1,0 +1,228 @@
+"""Which frames of a stream are detected, and detections for the others."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import cv2
+import numpy as np
+import torch
+
+from maskjet.detections import Detections
+from maskjet.errors import InputError
+from maskjet.propagation.motion import WIDTH, Image, Points
+from maskjet.propagation.moving import Key, Moving, Part, between, move
+from maskjet.sources.frames import Frame
+from maskjet.sources.picture import Picture
+
+Detect = int | Literal["realtime"]
+MOST = 64
+"""Largest distance of detected frames."""
+_CUT = 30.0  # mean difference of grey values, of a frame shrunk further, from the frame before: another scene
+_GAP_S = 0.5  # time between frames after which nothing is moved
+_TILE = 20  # shrunk pixels
+_CAUGHT_UP_S = 0.001  # a frame that was waited for longer: nothing is queued
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ShrunkFrame(Frame):
+    """A frame with its shrunk grey image."""
+
+    whole: Frame
+    """The frame."""
+    grey: Image
+    """uint8 [h, w], the longer side of WIDTH pixels."""
+
+
+@dataclass
+class _State:
+    """A source: what was detected last, and what was seen since."""
+
+    last: ShrunkFrame | None = None  # the newest frame
+    age: int = 0  # frames since the one to detect
+    waiting: list[ShrunkFrame] = field(default_factory=list)  # for the next detected frame
+    key: Key | None = None
+    moving: Moving | None = None
+    reached: Image | None = None  # the shrunk frame to which `moving` was moved
+    moves: list[Points] = field(default_factory=list)
+    since: int = 0
+
+
+@dataclass
+class _Step:
+    """A frame to detect, with those before it that wait for it."""
+
+    frame: ShrunkFrame
+    between: Sequence[ShrunkFrame]
+
+
+class Propagation:
+    """Chooses the frames of sources to detect, and moves detections to the others.
+
+    Args:
+        sources: Number of sources.
+        detect: Distance of detected frames, or "realtime": a frame is detected whenever none is queued behind it.
+        is_delayed: Whether frames wait for the next detected one, and get what agrees with both.
+        covers: As in `between`.
+        cut: Makes of a frame to detect its tiles; see `Readers`.
+        finish: Makes of tiles the frame again; see `pipeline.run`.
+        note: Called with the number of results that were `moved`.
+    """
+
+    def __init__(
+        self,
+        sources: int,
+        detect: Detect,
+        *,
+        is_delayed: bool,
+        covers: bool,
+        cut: Callable[[Frame], Sequence[Frame]] = lambda frame: [frame],
+        finish: Callable[[Frame, Detections], Iterable[tuple[Frame, Detections]]] = lambda *pair: [pair],
+        note: Callable[..., None],
+    ) -> None:
+        self._detect, self._is_delayed, self._covers = detect, is_delayed, covers
+        self._cut, self._finish, self._note = cut, finish, note
+        self._states = [_State() for _ in range(sources)]
+        self._steps: dict[Frame, _Step] = {}  # frames that are being detected
+        self._ready: deque[tuple[Frame, bool]] = deque()  # frames and tiles in order, and whether to detect on them
+
+    def shrink(self, frame: Frame) -> list[Frame]:
+        """Add a frame's shrunk image; called by the threads that read."""
+        about = frame.index, frame.time_s, frame.pixels, frame.source, frame.name, frame.stream
+        return [ShrunkFrame(*about, whole=frame, grey=_shrink(frame))]
+
+    def take(
+        self,
+        read: Callable[..., list[Frame]],
+        most: int,
+        kind_of: Callable[[Frame], Hashable],
+        *,
+        waits: bool,
+        fills: bool,
+    ) -> tuple[list[Frame], bool]:
+        """Take up to `most` frames or tiles of a kind to detect on, or frames to move to; and which of both, in order.
+
+        `read` is `Readers.take`, whose other arguments these are.
+        """
+        while not self._ready:
+            began = time.monotonic()
+            frames = read(most, waits=waits, fills=fills)
+            has_waited = time.monotonic() - began > _CAUGHT_UP_S
+            for frame in frames:
+                assert isinstance(frame, ShrunkFrame)
+                self._plan(frame, has_waited=has_waited)
+            if not frames:
+                for state in self._states if waits else ():  # all sources have ended
+                    self._flush(state)
+                if not self._ready:
+                    return [], False
+        first, is_detected = self._ready[0]
+        taken: list[Frame] = []
+        while self._ready and self._ready[0][1] == is_detected and len(taken) < most:
+            if kind_of(self._ready[0][0]) != kind_of(first):
+                break
+            taken.append(self._ready.popleft()[0])
+        return taken, is_detected
+
+    def _plan(self, frame: ShrunkFrame, *, has_waited: bool) -> None:
+        """Queue a frame, or let it wait for a detected one."""
+        state = self._states[frame.stream]
+        is_first = state.last is None or _differs(state.last, frame)
+        state.last, state.age = frame, state.age + 1
+        is_due = state.age >= (MOST if self._detect == "realtime" else self._detect)
+        if is_first:
+            self._flush(state)
+        if is_first or is_due or (self._detect == "realtime" and has_waited):
+            self._queue(state, frame)
+        elif self._is_delayed:
+            state.waiting.append(frame)
+        else:
+            self._ready.append((frame, False))
+
+    def _flush(self, state: _State) -> None:
+        """Let the last of the frames that wait be detected: no other comes in this scene."""
+        if state.waiting:
+            self._queue(state, state.waiting.pop())
+
+    def _queue(self, state: _State, frame: ShrunkFrame) -> None:
+        self._steps[frame.whole] = _Step(frame, state.waiting)
+        state.waiting, state.age = [], 0
+        self._ready += [(piece, True) for piece in self._cut(frame.whole)]
+
+    def finish(self, piece: Frame, found: Detections | None) -> Iterable[tuple[Frame, Detections]]:
+        """Results that follow from a frame, in order: of a tile or frame with its detections, or of one to move to."""
+        if found is None:
+            assert isinstance(piece, ShrunkFrame)
+            self._note(moved=1)
+            return [(piece.whole, self._move_to(piece))]
+        results: list[tuple[Frame, Detections]] = []
+        for frame, whole in self._finish(piece, found):
+            step = self._steps.pop(frame)
+            state, key = self._states[frame.stream], Key(whole, step.frame.grey)
+            if step.between:
+                assert state.key is not None
+                self._note(moved=len(step.between))
+                moved = between(state.key, [each.grey for each in step.between], key, covers=self._covers)
+                results += [(each.whole, there) for each, there in zip(step.between, moved, strict=True)]
+            state.key, state.moving = key, None
+            results.append((frame, whole.with_moved(np.zeros(len(whole), np.int64))))
+        return results
+
+    def _move_to(self, frame: ShrunkFrame) -> Detections:
+        """Move what was detected last forward to a frame."""
+        state = self._states[frame.stream]
+        assert state.key is not None
+        if state.moving is None:
+            state.moving, state.reached, state.since, state.moves = Moving(state.key), state.key.grey, 0, []
+        assert state.reached is not None
+        start = state.moves[-1] if state.moves else None
+        state.moves = state.moving.follow([state.reached, frame.grey], start)
+        state.reached, state.since = frame.grey, state.since + 1
+        everything = np.arange(len(state.key.found))
+        return move([Part(state.moving, state.moves[-1], everything, state.since)])
+
+
+def check_detect(detect: Detect, delay: int | None, *, is_live: bool) -> bool:
+    """Check the arguments of a stream; returns whether frames wait for the next detected one.
+
+    Raises:
+        InputError: `detect` or `delay` is not as `Model.stream` takes it, or they don't go together.
+    """
+    if detect != "realtime" and (type(detect) is not int or not 1 <= detect <= MOST):
+        raise InputError(f"detect must be a whole number from 1 to {MOST}, or 'realtime', got {detect!r}.")
+    if delay not in (None, 0):
+        raise InputError(f"delay must be 0, or left out to wait for the next detected frame, got {delay!r}.")
+    return delay is None and not is_live and detect != "realtime"
+
+
+def _differs(last: ShrunkFrame, frame: ShrunkFrame) -> bool:
+    """Whether another scene begins: another size, a gap in time, or another picture altogether."""
+    if last.size_hw != frame.size_hw:
+        return True
+    if last.time_s is not None and frame.time_s is not None and not 0 <= frame.time_s - last.time_s <= _GAP_S:
+        return True
+    size = (max(frame.grey.shape[1] // _TILE, 1), max(frame.grey.shape[0] // _TILE, 1))
+    one, other = (cv2.resize(each.grey, size, interpolation=cv2.INTER_AREA).astype(np.int16) for each in (last, frame))
+    return bool(np.abs(one - other).mean() > _CUT)
+
+
+def _shrink(frame: Frame) -> Image:
+    """A frame in grey, its longer side of WIDTH pixels: the mean of the pixels that each covers."""
+    height, width = frame.size_hw
+    scale = WIDTH / max(height, width)
+    size = (max(round(width * scale), 1), max(round(height * scale), 1))
+    pixels = frame.pixels
+    if isinstance(pixels, Picture):
+        pixels = pixels.planes(pixels.memory)[0]
+    if isinstance(pixels, torch.Tensor):
+        if pixels.device.type != "cpu":
+            planes = pixels.reshape(height, width, -1).movedim(-1, 0).float()
+            pixels = torch.nn.functional.interpolate(planes[None], size[::-1], mode="area")[0].movedim(0, -1)
+            pixels = pixels.round().to(torch.uint8).cpu()
+        pixels = pixels.numpy()
+    small = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
+    return np.asarray(small if small.ndim == 2 else cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), np.uint8)
