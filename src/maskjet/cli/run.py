@@ -73,6 +73,17 @@ class FrameOptions:
         str, option("N|TIME", "First frame to take: its number from 0, or a time such as 12.5s, 1:02 or 1:02:03.5.")
     ] = "0"
     limit: Annotated[int | None, option("N", "Most frames to take of a source.")] = None
+    detect: Annotated[
+        str,
+        option(
+            "N|realtime",
+            "Detect on every N-th of the frames taken, 1 to 64, and move masks on those between; realtime: whenever a "
+            "live source allows. Files wait for the next detected frame.",
+        ),
+    ] = "1"
+    delay: Annotated[
+        int | None, option("0", "With --detect: never wait for the next detected frame, as live sources don't.")
+    ] = None
     side_by_side: Annotated[
         bool,
         switch(
@@ -212,6 +223,7 @@ def run(
 ) -> None:
     """Find things in images and video; write video, JSON or pictures."""
     process.keep_freed_memory()
+    from maskjet.drawing import Redaction
     from maskjet.model import open_model
     from maskjet.outputs.opening import kind_of
     from maskjet.sources.containers import shown_name, stream_named
@@ -250,6 +262,12 @@ def run(
             "track must be without two-pass for cameras, URLs and sources that are read side by side, as they are read "
             "once, got two-pass: use --track."
         )
+    covers = frames.detect != "1" and isinstance(drawing, Redaction)
+    if covers and (is_live or frames.delay == 0 or frames.detect == "realtime"):
+        raise InputError(
+            "detect must be 1 where people are hidden and frames don't wait for the next detected one, as whoever "
+            f"appears is found late, got {frames.detect!r}."
+        )
     found = expand_sources(source[0] if len(source) == 1 else list(source), recursive=recursive)
     job = Run(
         load=partial(
@@ -268,6 +286,9 @@ def run(
             "drop_late": frames.drop_late,
             "threshold": by_class or None,
             "track": tracks,
+            "detect": int(frames.detect) if frames.detect.isdecimal() else frames.detect,
+            "delay": frames.delay,
+            "covers": covers,
             **asdict(tiling),
         },
         in_two_passes=track == "two-pass",

@@ -106,7 +106,8 @@ class Tracker:
             self._class_ids = np.concatenate([self._class_ids, new])
             self._tracks = self._tracks._replace(votes=np.pad(self._tracks.votes, ((0, 0), (0, len(new)))))
             return self._read(found)
-        return Given(found.image_size, *fields, cut_strips(found.rle, found.xyxy, found.image_size))
+        is_moved = np.zeros(len(found), np.bool_) if found.moved is None else found.moved > 0
+        return Given(found.image_size, *fields, is_moved, cut_strips(found.rle, found.xyxy, found.image_size))
 
 
 _FIELDS = (

@@ -51,12 +51,22 @@ class Given(NamedTuple):
     """float64 [n]: confidences, 0..1."""
     classes: Ints
     """int64 [n]: classes, as columns of `Tracks.votes`."""
+    is_moved: Bools
+    """bool [n]: whether they were moved from another frame; such ones begin no track and have no vote."""
     masks: Strips
     """Masks of the n detections as strips."""
 
 
 GIVEN = types.NamedTuple(
-    (types.UniTuple(numba.int64, 2), numba.float64[:, ::1], numba.float64[::1], numba.int64[::1], STRIPS), Given
+    (
+        types.UniTuple(numba.int64, 2),
+        numba.float64[:, ::1],
+        numba.float64[::1],
+        numba.int64[::1],
+        numba.boolean[::1],
+        STRIPS,
+    ),
+    Given,
 )
 """Type of `Given` in compiled functions."""
 
@@ -199,7 +209,10 @@ def go_on(
                 row.anchor[k] = both / 2
             row.mask_box[:], row.area = given.masks.boxes[n], given.masks.areas[n]
             origins[i] = ~n
-        row.seen_s, row.best = time_s, max(row.best, given.confidence[n])
+        row.seen_s = time_s
+        if given.is_moved[n]:
+            continue
+        row.best = max(row.best, given.confidence[n])
         votes[i, given.classes[n]] += given.confidence[n]
         if row.id < 0 and (row.best >= tuning.birth or votes[i].sum() >= tuning.evidence):
             row.id = next_id
@@ -269,7 +282,7 @@ def renew(
     Returns:
         The tracks, and the next free id.
     """
-    new = np.flatnonzero((track_of < 0) & (given.confidence >= threshold))
+    new = np.flatnonzero((track_of < 0) & (given.confidence >= threshold) & ~given.is_moved)
     kept = np.flatnonzero(~is_gone)
     count, taken = len(kept) + len(new), np.concatenate((origins[kept], ~new))
     rows, votes = np.zeros(count, TRACK), np.zeros((count, tracks.votes.shape[1]))
