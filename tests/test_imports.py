@@ -24,7 +24,8 @@ ROOMS = [
         "traffic",
         "ops",
     ],
-    *["sources", "drawing", "detections", "tracking", "propagation", "outputs", "engine", "networks", "tiling", "report", "model"],
+    *["sources", "drawing", "detections", "tracking", "propagation", "outputs", "engine", "networks", "tiling"],
+    *["report", "model"],
     *["export", "parity", "evaluation", "quantization", "jobs", "serve", "cli", "__main__", ""],
 ]
 

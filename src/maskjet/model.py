@@ -308,7 +308,7 @@ class Model:
         reported, postprocessing, pieces = self._choose(
             threshold, classes, max_detections, tiling, is_weak=is_tracked or weak
         )
-        if detect != 1:
+        if detect != 1 or type(detect) is not int:
             from maskjet.propagation.schedule import Propagation, check_detect
 
             is_live = any(map(_is_live, sources))
