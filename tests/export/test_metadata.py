@@ -94,7 +94,7 @@ def test_the_keys_are_those_of_the_documentation():
         (changed(resize=RESIZE | {"place": []}), r"letterbox_place must be one of .*, got \[\]"),
         (changed(resize=RESIZE | {"color": "grey"}), "letterbox_color must be #rrggbb, as in #727272, got 'grey'"),
         (changed(resize=RESIZE | {"antialias": True}), r"maskjet\.resize must be mode, color, place with "),
-        (changed(precision="bf16"), r"maskjet\.precision must be one of \('fp32', 'fp16', 'int8'\), got 'bf16'"),
+        (changed(precision="fp8"), r"maskjet\.precision must be one of \('fp32', 'fp16', 'bf16', 'int8'\), got 'fp8'"),
         (changed(selecting={"thresholds": [0.5], "rows": 3}), "it must be exported without postprocess"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",

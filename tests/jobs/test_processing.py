@@ -197,6 +197,16 @@ def test_tiles_with_what_tracking_needs(clip):
     assert any(len(frame.weak) for frame in frames)
 
 
+def test_between_detected_frames_detections_are_moved(model, clip):
+    table = process(video(clip), model, detect=3, track=True)
+    frames = frames_of(table)
+    expected = list(model.stream(str(clip), detect=3))
+    assert [frame.found.as_dict() for frame in frames] == [found.as_dict() for _, found in expected]
+    assert any(frame.found.moved.any() for frame in frames)
+    assert not any(frame.found.moved.any() for frame in (frames[0], frames[-1]))
+    assert process(video(clip), model, detect=3, track=True).equals(table, check_metadata=True)
+
+
 def test_images_of_a_store(model, pictures, monkeypatch):
     """Each is read from the store's bytes, as if it lay in a file."""
     urls = [f"file://{path}" for path in pictures]
@@ -226,6 +236,7 @@ def test_objects_that_went_or_are_too_large(model, tmp_path, monkeypatch):
     [
         ({"every": 0}, "every must be a whole number of at least 1, got 0"),
         ({"every": True}, "every must be a whole number of at least 1, got True"),
+        ({"detect": 65}, "detect must be a whole number from 1 to 64"),
         ({"batch": 0}, "batch must be a whole number of at least 1, got 0"),
     ],
 )

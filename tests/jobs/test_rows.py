@@ -152,7 +152,7 @@ def test_the_page_has_every_column_in_order():
         return f"list of {shown(kind.value_type)}" if pa.types.is_list(kind) else types.get(str(kind), str(kind))
 
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|[^|]*\|$", page, re.MULTILINE)
-    fields = schema(with_weak=True)
+    fields = schema(with_weak=True, with_moved=True)
     assert rows == [(field.name, shown(field.type)) for field in fields]
     nullable = {field.name for field in fields if field.nullable}
     assert nullable == {"time_s", "rle", "weak_rle"}

@@ -132,6 +132,14 @@ def job(
     tiling: Tiling,
     recursive: Annotated[bool, switch("--recursive", "Search the sub-folders of folders.")] = False,
     every: Annotated[int, option("N", "Take one frame of a video in N.", panel=_PLAN_PANEL)] = 1,
+    detect: Annotated[
+        int,
+        option(
+            "N",
+            "Detect on every N-th of these frames, 1 to 64, and move masks on those between; each segment begins anew.",
+            panel=_PLAN_PANEL,
+        ),
+    ] = 1,
     segment_seconds: Annotated[
         float,
         option(
@@ -161,6 +169,7 @@ def job(
         class_thresholds=by_class,
         classes=tuple(split_list(classes)) or None,
         every=every,
+        detect=detect,
         track=track,
         tiling=tiling,
         config=config,

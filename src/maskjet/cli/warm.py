@@ -14,7 +14,15 @@ from maskjet.cli.options import INPUT, JsonOption, WeightsOption, completing, pr
 from maskjet.config import EngineConfig
 from maskjet.spec import MODELS
 
-COMPILED = ("drawing", "ops", "outputs.opening", "sources.plain_jpegs", "tiling.frames", "tracking")
+COMPILED = (
+    "drawing",
+    "ops",
+    "outputs.opening",
+    "sources.plain_jpegs",
+    "tiling.frames",
+    "propagation.motion",
+    "tracking",
+)
 """Modules of maskjet whose import registers all compiled functions."""
 EPILOG = """
 # What the demo needs; what a service with batches of up to 16 images needs.

@@ -449,6 +449,7 @@ def assemble(
 
 def join(first: Detections, second: Detections) -> Detections:
     """Concatenate two sets of detections of one image; tracks are dropped."""
+    moved = None if first.moved is None or second.moved is None else np.concatenate([first.moved, second.moved])
     return Detections(
         first.image_size,
         np.concatenate([first.xyxy, second.xyxy]),
@@ -456,4 +457,5 @@ def join(first: Detections, second: Detections) -> Detections:
         np.concatenate([first.class_id, second.class_id]),
         None if first.rle is None else [*first.rle, *(second.rle or ())],
         first.class_names,
+        moved=moved,
     )

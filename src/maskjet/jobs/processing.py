@@ -38,6 +38,7 @@ def process(
     model: Model,
     *,
     every: int = 1,
+    detect: int = 1,
     track: bool = False,
     tiling: Tiling = UNCUT,
     batch: int | None = None,
@@ -51,6 +52,7 @@ def process(
         segment: The video's frames, or the images.
         model: The model, with the thresholds and classes that it was loaded with.
         every: Take one frame of a video in this many: those whose index is a multiple of it.
+        detect: Detect on every so manieth of these, and on the segment's first and last; see `Model.stream`.
         track: Whether frames of videos have weaker detections, too, in columns of their own, for `merge` to track.
         tiling: How frames are cut into tiles, a `maskjet.tiling.layout.Tiling`.
         batch: Most frames that the network sees at once; None is 1 on a CPU, and else the model's `EngineConfig.batch`.
@@ -78,8 +80,9 @@ def process(
     threshold = model.tracker().threshold if track else None
     if track:
         about["track_threshold"] = threshold
-    builder = partial(TableBuilder, with_weak=track, **about)
+    builder = partial(TableBuilder, with_weak=track, with_moved=segment.is_video and detect > 1, **about)
     if segment.is_video:
+        streaming["detect"] = detect
         table = _process_video(segment, model, builder, streaming, every=every, threshold=threshold, decoding=decoding)
     else:
         table = _process_images(segment, model, builder, streaming, decoding)

@@ -34,7 +34,7 @@ def arrow() -> Any:
     return require("pyarrow", extra="jobs", purpose="maskjet.jobs")
 
 
-def schema(*, with_weak: bool = False) -> pyarrow.Schema:
+def schema(*, with_weak: bool = False, with_moved: bool = False) -> pyarrow.Schema:
     """Arrow schema of a part, without metadata; docs/jobs.md explains the columns."""
     pa = arrow()
 
@@ -59,6 +59,8 @@ def schema(*, with_weak: bool = False) -> pyarrow.Schema:
         column("xyxy", lists(pa.list_(column("element", pa.float32()), 4))),
         column("rle", lists(pa.binary()), nullable=True),
     ]
+    if with_moved:
+        found.append(column("moved", lists(pa.int64())))
     if with_weak:
         found += [each.with_name(_WEAK + each.name) for each in found if each.name not in ("n", "class_name")]
     return pa.schema([*about, *found])
@@ -107,8 +109,8 @@ class FoundFrame:
 class TableBuilder:
     """Builds a table from frames, added in order; `about` are further entries of its metadata, in JSON types."""
 
-    def __init__(self, *, with_weak: bool = False, **about: Any) -> None:
-        self._schema = schema(with_weak=with_weak).with_metadata(
+    def __init__(self, *, with_weak: bool = False, with_moved: bool = False, **about: Any) -> None:
+        self._schema = schema(with_weak=with_weak, with_moved=with_moved).with_metadata(
             {METADATA_KEY: _dump({"version": __version__, "schema": SCHEMA, "bad_frames": []} | about)}
         )
         self._detections = 0
@@ -159,7 +161,7 @@ def _columns(frames: Sequence[FoundFrame]) -> dict[str, Any]:
 def _lists(found: Sequence[Detections]) -> dict[str, Any]:
     """Columns with a list per frame, by name."""
     pa = arrow()
-    kinds = {field.name: field.type for field in schema()}
+    kinds = {field.name: field.type for field in schema(with_moved=True)}
     offsets = pa.array(np.cumsum([0, *map(len, found)]), pa.int32())
     boxes = pa.array(np.concatenate([each.xyxy for each in found]).ravel())
     # A class without a name gets its id, as in `Detections`.
@@ -170,6 +172,8 @@ def _lists(found: Sequence[Detections]) -> dict[str, Any]:
         "confidence": pa.array(np.concatenate([each.confidence for each in found])),
         "xyxy": pa.FixedSizeListArray.from_arrays(boxes, type=kinds["xyxy"].value_type),
     }
+    if all(each.moved is not None for each in found):
+        values["moved"] = pa.array(np.concatenate([each.moved for each in found]))
     lists = {name: pa.ListArray.from_arrays(offsets, each, type=kinds[name]) for name, each in values.items()}
     masks = [None if each.rle is None else [rle["counts"] for rle in each.rle] for each in found]
     return lists | {"rle": masks}
@@ -193,6 +197,7 @@ def _read_lists(batch: pyarrow.RecordBatch, class_names: Mapping[int, str], star
     xyxy = columns["xyxy"].values.flatten().to_numpy().reshape(-1, 4)
     sizes = zip(batch.column("height").to_pylist(), batch.column("width").to_pylist(), strict=True)
     names, strings = columns.get("class_name"), columns["rle"]
+    moved = columns["moved"].values.to_numpy() if "moved" in columns else None
     for row, size in enumerate(sizes):
         rows = slice(ends[row], ends[row + 1])
         counts = strings[row].as_py()
@@ -204,4 +209,5 @@ def _read_lists(batch: pyarrow.RecordBatch, class_names: Mapping[int, str], star
             class_id=class_id[rows],
             rle=None if counts is None else [{"size": [*size], "counts": each} for each in counts],
             class_names={**dict(zip(class_id[rows].tolist(), texts, strict=names is not None)), **class_names},
+            moved=None if moved is None else moved[rows],
         )

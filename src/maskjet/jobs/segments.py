@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from maskjet.checks import check_whole
 from maskjet.config import EngineConfig
 from maskjet.sources.selection import select_frames
 from maskjet.sources.video_index import Entry
@@ -88,6 +89,8 @@ class Settings:
     """Names of the classes to report; None for all."""
     every: int = 1
     """Step between frames of a video: those whose index is a multiple are processed."""
+    detect: int = 1
+    """Step between detected frames of a segment of a video; to those between detections are moved."""
     config: EngineConfig = field(default_factory=EngineConfig)
     """Engine settings; workers replace the device by their own."""
     track: bool = False
@@ -99,6 +102,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         select_frames(self.every)  # raises
+        check_whole("detect", self.detect, (1, 64))
 
     def with_absolute_paths(self) -> Settings:
         """Make paths of model and weights absolute, as workers may have another current folder."""
@@ -132,6 +136,7 @@ class Settings:
             # Left out by default, so that digests of older results stay valid.
             **({} if self.jpeg_decoder == "cpu" else {"jpeg_decoder": self.jpeg_decoder}),
             **({"track": True} if self.track else {}),
+            **({} if self.detect == 1 else {"detect": self.detect}),
             **({} if self.tiling.tile is None else {"tiling": asdict(self.tiling)}),
             "model": self.model,
             "weights": weights_digest,

@@ -159,7 +159,7 @@ class Worker:
     def _try(self, part: str, segment: Segment) -> tuple[Outcome, pyarrow.Table | None]:
         """Process a segment once; returns the outcome, and the part's table unless everything failed."""
         try:
-            how = {name: getattr(self._settings, name) for name in ("every", "track", "tiling")}
+            how = {name: getattr(self._settings, name) for name in ("every", "detect", "track", "tiling")}
             table = process(segment, self.model, decoding=self._decoding, **how)
         except (OutputError, DeviceError):
             raise
