@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal
 
 from maskjet.errors import InputError, suggest
 from maskjet.host.printing import sanitise
+
+MOST_MOVED = 64
+"""Largest distance of detected frames; to those between them detections are moved."""
 
 
 def check_fraction(name: str, value: Any) -> None:
@@ -32,6 +35,20 @@ def check_count(name: str, value: object, least: int = 1) -> None:
     """Raise InputError unless a value is a whole number of at least this."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+
+
+def check_detect(detect: object) -> None:
+    """Raise InputError unless this says which frames are detected: every so manieth, 1 to 64, or "realtime"."""
+    if detect != "realtime" and (type(detect) is not int or not 1 <= detect <= MOST_MOVED):
+        raise InputError(f"detect must be a whole number from 1 to {MOST_MOVED}, or 'realtime', got {shown(detect)}.")
+
+
+def parse_detect(text: str) -> int | Literal["realtime"]:
+    """Parse and check a text that says which frames are detected."""
+    detect: Any = int(text) if re.fullmatch("[0-9]{1,4}", text) else text
+    check_detect(detect)
+    parsed: int | Literal["realtime"] = detect
+    return parsed
 
 
 def parse_color(name: str, text: object) -> tuple[int, int, int]:

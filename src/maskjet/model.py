@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, U
 
 import torch
 
-from maskjet.checks import check_count, check_whole
+from maskjet.checks import check_count, check_detect, check_whole
 from maskjet.config import (
     Decoder,
     Driver,
@@ -309,10 +309,16 @@ class Model:
             threshold, classes, max_detections, tiling, is_weak=is_tracked or weak
         )
         if detect != 1 or type(detect) is not int:
-            from maskjet.propagation.schedule import Propagation, check_detect
+            from maskjet.propagation.schedule import Propagation
 
-            is_live = any(map(_is_live, sources))
-            is_delayed = check_detect(detect, delay, is_live=is_live)
+            check_detect(detect)
+            if delay not in (None, 0):
+                raise InputError(f"delay must be 0, or left out to wait for the next detected frame, got {delay!r}.")
+            if self._engine.steps.device.type == "cuda":
+                self._engine.steps.fallbacks[
+                    "detect: on a GPU detecting a frame costs less than moving masks to it"
+                ] += 1
+            is_delayed = delay is None and detect != "realtime" and not any(map(_is_live, sources))
             if covers and not is_delayed:
                 raise InputError("covers must be False unless frames wait for the next detected one: leave out delay.")
             made = Propagation(

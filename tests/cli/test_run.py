@@ -105,6 +105,30 @@ def test_tiles_are_those_of_stream(maskjet):
     assert [len(line["detections"]) for line in lines_of("a.jsonl")] == expected
 
 
+def test_frames_between_detected_ones_are_those_of_stream(maskjet):
+    with load("demo", device="cpu", input_size=(80, 80)) as model:
+        for flags, options in (("--detect 4", {}), ("--detect 4 --delay 0", {"delay": 0})):
+            code, _, err = maskjet(f"run {CLIP} -o a.jsonl {flags} --threshold 0.01")
+            assert code == 0, err
+            every = [found for _, found in model.stream(CLIP, detect=4, threshold=0.01, **options)]
+            moved = [[each["moved"] for each in line["detections"]] for line in lines_of("a.jsonl")]
+            assert moved == [found.moved.tolist() for found in every]
+            assert any(map(any, moved))
+
+
+def test_people_are_hidden_on_all_frames_between_detected_ones(monkeypatch, maskjet):
+    asked, stream = [], Model.stream
+
+    def recording_stream(self, *arguments, **options):
+        asked.append((options["detect"], options["covers"]))
+        return stream(self, *arguments, **options)
+
+    monkeypatch.setattr(Model, "stream", recording_stream)
+    for draw in ("redact", "annotate"):
+        assert maskjet(f"run {CLIP} --detect 3 --draw {draw} -o a.mp4")[0] == 0
+    assert asked == [(3, True), (3, False)]
+
+
 def test_late_frames_are_dropped_and_counted(monkeypatch, maskjet):
     monkeypatch.setattr("maskjet.sources.expansion.open_with", Camera)
     line = f"run {CLIP} --side-by-side -o a.jsonl --drop-late"
@@ -171,6 +195,9 @@ def test_a_terminal_shows_a_line_for_each_source(is_terminal, monkeypatch, capsy
         (f"run {CLIP} {CLIP} -o a.mp4", "--out must contain {} for several sources, got 'a.mp4'"),
         (f"run {CLIP} -o a.jsonl --tile 16", "--tile must be 32 pixels or more"),
         (f"run {CLIP} -o a.jsonl --tile 64 --overlap 1", "--overlap must be 0..0.9"),
+        (f"run {CLIP} -o a.jsonl --detect 65", "--detect must be a whole number from 1 to 64, or 'realtime', got 65"),
+        (f"run {CLIP} -o a.jsonl --detect 2 --delay 1", "--delay must be 0"),
+        (f"run {CLIP} -o a.mp4 --detect 2 --delay 0 --draw redact", "--detect must be 1 where people are hidden"),
         (f"run {CLIP} -o a.jsonl --drop-late", "--drop-late must be False for '"),
         ("info --letterbox-color #0a0b0c", "--letterbox-color must be left out unless --resize='letterbox', got"),
     ],

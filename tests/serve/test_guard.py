@@ -102,6 +102,7 @@ def test_sources_of_clients_need_a_token():
         ("body_bytes", 1.5, "body_bytes must be a whole number of at least 1, got 1.5."),
         ("deadline_s", 0, "deadline_s must be a number of seconds above 0, got 0."),
         ("port", 70000, "port must be 0..65535, got 70000."),
+        ("detect", "0", "detect must be a whole number from 1 to 64"),
         ("token", "", "token must be printable ASCII characters, at least one; the given one is not shown here."),
     ],
 )

@@ -334,7 +334,10 @@ async def test_a_videos_results_and_pictures_come_until_it_ends(model, video, ga
     drawn = []
     real = subscribers._to_jpeg
     monkeypatch.setattr(subscribers, "_to_jpeg", lambda *args: drawn.append(1) or real(*args))
-    with serving({"demo": model}, source=(str(video),), preview_fps=5) as address, contextlib.ExitStack() as held:
+    with (
+        serving({"demo": model}, source=(str(video),), preview_fps=5, detect="3") as address,
+        contextlib.ExitStack() as held,
+    ):
         for path in ("events", "preview.mjpeg"):  # slow readers hold nothing back
             connection = held.enter_context(socket.create_connection(address.split(":")))
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
@@ -373,7 +376,7 @@ async def test_a_videos_results_and_pictures_come_until_it_ends(model, video, ga
     assert 'maskjet_frames_total{source="front-door-mp4"} 6.0' in text
     assert events == [
         {"frame": frame.index, "time_s": frame.time_s, "result": json.loads(found.to_json())}
-        for frame, found in model.stream(str(video))
+        for frame, found in model.stream(str(video), detect=3)
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from maskjet.checks import parse_detect
 from maskjet.cli import signals
 from maskjet.cli.choosing import ClassesOption, ClassNamesOption, ThresholdOption, parse_thresholds, split_list
 from maskjet.cli.drawing import check_drawn, with_style
@@ -286,7 +287,7 @@ def run(
             "drop_late": frames.drop_late,
             "threshold": by_class or None,
             "track": tracks,
-            "detect": int(frames.detect) if frames.detect.isdecimal() else frames.detect,
+            "detect": parse_detect(frames.detect),
             "delay": frames.delay,
             "covers": covers,
             **asdict(tiling),

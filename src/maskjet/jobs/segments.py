@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from maskjet.checks import check_whole
+from maskjet.checks import MOST_MOVED, check_whole
 from maskjet.config import EngineConfig
 from maskjet.sources.selection import select_frames
 from maskjet.sources.video_index import Entry
@@ -102,7 +102,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         select_frames(self.every)  # raises
-        check_whole("detect", self.detect, (1, 64))
+        check_whole("detect", self.detect, (1, MOST_MOVED))
 
     def with_absolute_paths(self) -> Settings:
         """Make paths of model and weights absolute, as workers may have another current folder."""

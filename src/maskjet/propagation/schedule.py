@@ -12,16 +12,14 @@ import cv2
 import numpy as np
 import torch
 
+from maskjet.checks import MOST_MOVED
 from maskjet.detections import Detections
-from maskjet.errors import InputError
 from maskjet.propagation.motion import WIDTH, Image, Points
 from maskjet.propagation.moving import Key, Moving, Part, between, move
 from maskjet.sources.frames import Frame
 from maskjet.sources.picture import Picture
 
 Detect = int | Literal["realtime"]
-MOST = 64
-"""Largest distance of detected frames."""
 _CUT = 30.0  # mean difference of grey values, of a frame shrunk further, from the frame before: another scene
 _GAP_S = 0.5  # time between frames after which nothing is moved
 _TILE = 20  # shrunk pixels
@@ -133,7 +131,7 @@ class Propagation:
         state = self._states[frame.stream]
         is_first = state.last is None or _differs(state.last, frame)
         state.last, state.age = frame, state.age + 1
-        is_due = state.age >= (MOST if self._detect == "realtime" else self._detect)
+        is_due = state.age >= (MOST_MOVED if self._detect == "realtime" else self._detect)
         if is_first:
             self._flush(state)
         if is_first or is_due or (self._detect == "realtime" and has_waited):
@@ -184,19 +182,6 @@ class Propagation:
         state.reached, state.since = frame.grey, state.since + 1
         everything = np.arange(len(state.key.found))
         return move([Part(state.moving, state.moves[-1], everything, state.since)])
-
-
-def check_detect(detect: Detect, delay: int | None, *, is_live: bool) -> bool:
-    """Check the arguments of a stream; returns whether frames wait for the next detected one.
-
-    Raises:
-        InputError: `detect` or `delay` is not as `Model.stream` takes it, or they don't go together.
-    """
-    if detect != "realtime" and (type(detect) is not int or not 1 <= detect <= MOST):
-        raise InputError(f"detect must be a whole number from 1 to {MOST}, or 'realtime', got {detect!r}.")
-    if delay not in (None, 0):
-        raise InputError(f"delay must be 0, or left out to wait for the next detected frame, got {delay!r}.")
-    return delay is None and not is_live and detect != "realtime"
 
 
 def _differs(last: ShrunkFrame, frame: ShrunkFrame) -> bool:

@@ -6,9 +6,9 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from ipaddress import ip_address
-from typing import Annotated
+from typing import Annotated, Literal
 
-from maskjet.checks import check_count
+from maskjet.checks import check_count, parse_detect
 from maskjet.errors import InputError
 from maskjet.tiling.layout import Tiling, parse_tile
 
@@ -60,6 +60,9 @@ class Settings:
         "Let clients add and remove sources; needs a token. Whoever may add a source reaches whatever this service "
         "reaches, this machine and its network.",
     ] = False
+    detect: Annotated[
+        str, "Detect on every N-th frame of sources, 1 to 64, and move masks in between; or realtime, as run --detect."
+    ] = "1"
     preview_fps: Annotated[int, "Most pictures a second in a source's preview."] = 15
     label: Annotated[
         str | None, "Text of labels in pictures and previews, as run --label takes it, '{name} {confidence:.0%}'."
@@ -82,7 +85,7 @@ class Settings:
             raise InputError(f"source must be given at most {self.sources} times, got {len(self.source)}; see sources.")
         if not 0 <= self.port < 2**16:
             raise InputError(f"port must be 0..65535, got {self.port}.")
-        _ = self.tiling  # raises for invalid values
+        _ = self.tiling, self.detecting  # raise for invalid values
         if self.label is not None:
             from maskjet.drawing.templates import parse_template  # imports OpenCV, which no other setting needs
 
@@ -94,6 +97,11 @@ class Settings:
     def tiling(self) -> Tiling:
         """Tiling of images."""
         return Tiling(parse_tile(self.tile), self.overlap, self.full)
+
+    @property
+    def detecting(self) -> int | Literal["realtime"]:
+        """`detect` as `Model.stream` takes it."""
+        return parse_detect(self.detect)
 
     def with_token(self) -> Settings:
         """These settings, with MASKJET_TOKEN of the environment if they have no token."""

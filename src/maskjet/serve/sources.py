@@ -150,10 +150,12 @@ class WatchedSource:
     def _play(self, opened: Source) -> None:
         """Detect on all frames of an opened source; videos are limited to real time."""
         before, start, start_s = 0, 0.0, None
+        detect = self._service.settings.detecting
         results = self._dispatcher.model.stream(
             opened,
             depth=1,  # fewest GPU slots, as they are held as long as the source lives
-            drop_late=opened.is_live and opened.kind == "video",
+            drop_late=opened.is_live and opened.kind == "video" and detect != "realtime",
+            detect=detect,
             stop=self._stop,
             track=self._track,
             **self._options.arguments(),
