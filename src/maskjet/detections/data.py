@@ -28,7 +28,7 @@ from maskjet.host.extras import require
 from maskjet.host.printing import printable
 from maskjet.masks import MaskPixels, coco_rle
 from maskjet.masks.outlines import Along, Holes
-from maskjet.masks.stray_pixels import keep_pixels
+from maskjet.masks.stray_pixels import clip_masks
 
 if TYPE_CHECKING:
     import pandas
@@ -185,8 +185,7 @@ class Detections:
 
         Args:
             mask_pixels: "box": keep the pixels inside the detection's box, rounded outwards to whole pixels, which may
-                be none; if the box is not a number, all. "largest": keep the largest part, and parts with at least a
-                third of its pixels; pixels that touch at a corner are of one part. "raw": keep all.
+                be none; if the box is not a number, all. "raw": keep all.
 
         Returns:
             Detections with these masks; the same ones for "raw" or without masks.
@@ -197,7 +196,7 @@ class Detections:
         check_choice("mask_pixels", mask_pixels, get_args(MaskPixels))
         if mask_pixels == "raw" or self.rle is None:
             return self
-        return self._with(rle=keep_pixels(self.rle, self.xyxy, self.image_size, mask_pixels))
+        return self._with(rle=clip_masks(self.rle, self.xyxy, self.image_size))
 
     def masks(self) -> NDArray[np.bool_]:
         """Dense masks, bool [n, H, W].
@@ -334,7 +333,7 @@ class Detections:
                 again; an array, tensor or PIL image is only remembered while something else holds it, and `bytes` are
                 not. Frames of `stream` are in hand: `found.draw(frame.image)`.
             **style: Parts and colours: boxes, labels, scores, masks, outlines and ids (True or False), line_width
-                in pixels, color_by "class" or "instance", mask_pixels "box", "raw" or "largest"; see
+                in pixels, color_by "class" or "instance", mask_pixels "box" or "raw"; see
                 `maskjet.drawing.DrawStyle`.
 
         Returns:
