@@ -27,7 +27,7 @@ from maskjet.errors import no_attribute
 from maskjet.host.extras import require
 from maskjet.host.printing import printable
 from maskjet.masks import MaskPixels, coco_rle
-from maskjet.masks.outlines import Along, Holes
+from maskjet.masks.outlines import Along
 from maskjet.masks.stray_pixels import clip_masks
 
 if TYPE_CHECKING:
@@ -212,16 +212,13 @@ class Detections:
             plane[:] = coco_rle.decode(rle)
         return dense
 
-    def polygons(
-        self, *, tolerance: float = 0.0, holes: Holes = "fill", along: Along = "centers"
-    ) -> list[list[NDArray[np.float32]]]:
+    def polygons(self, *, tolerance: float = 0.0, along: Along = "centers") -> list[list[NDArray[np.float32]]]:
         """Outlines of each detection's parts, float32 [k, 2] (x, y) in image coordinates; see `coco_rle.polygons`.
 
         Raises:
             InputError: These detections have no masks, or an argument is none that `coco_rle.polygons` takes.
         """
-        masks = masks_of(self, "polygons")
-        return [coco_rle.polygons(rle, tolerance=tolerance, holes=holes, along=along) for rle in masks]
+        return [coco_rle.polygons(rle, tolerance=tolerance, along=along) for rle in masks_of(self, "polygons")]
 
     def to_supervision(self, *, masks: Literal["dense", "compact", False] = "dense") -> supervision.Detections:
         """Convert to `supervision.Detections`, with the class names under data["class_name"].
