@@ -38,7 +38,7 @@ from maskjet.model import read_network
 from maskjet.sources.images import read_image
 from maskjet.spec import SPECS
 
-NAMES = ("maskjet serve", "FastAPI + predict", "LitServe + rfdetr", "Ray Serve + maskjet")
+NAMES = ("maskjet serve", "FastAPI + predict", "LitServe + rfdetr")
 """Servers that are compared."""
 FLOOR = "floor"
 """Name of the server that does nothing."""
@@ -177,7 +177,6 @@ def _start(
         NAMES[0]: lambda: serving(model, engine),
         NAMES[1]: lambda: started(NAMES[1], [ours, "fastapi", *model, *engine], path="/predict", ready="/docs"),
         NAMES[2]: lambda: _litserve([ours, "litserve", *model, *device, *workers], model),
-        NAMES[3]: lambda: _rayserve([ours, "rayserve", *model, *engine, *workers]),
         FLOOR: lambda: started(FLOOR, [ours, "floor"], path="/", ready="/"),
     }
     for count in served_by:
@@ -199,11 +198,6 @@ def _litserve(command: Sequence[str], model: Sequence[str]) -> Any:
     weights = model[model.index("--weights") + 1] if "--weights" in model else None
     check_spec(read_network(model[1], weights).spec)
     return started(NAMES[2], command, path="/predict", ready="/health", is_form=True)
-
-
-def _rayserve(command: Sequence[str]) -> Any:
-    load_module("ray.serve", "maskjet[ray]")
-    return started(NAMES[3], command, path="/v1/predict", ready="/health/ready")
 
 
 def _to_ceiling(size_hw: tuple[int, int], found: Mapping[str, Any]) -> Ceiling:

@@ -2,7 +2,6 @@
 
 python -m benchmarks.serve_servers fastapi --port 8001 --model demo
 python -m benchmarks.serve_servers litserve --port 8002 --model rf-detr-seg-nano --weights nano.pt --workers 4
-python -m benchmarks.serve_servers rayserve --port 8004 --model demo --workers 2
 python -m benchmarks.serve_servers floor --port 8003 --answer-bytes 8000
 python -m benchmarks.serve_servers ceiling --model demo a.jpg b.jpg
 """
@@ -12,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -75,29 +73,6 @@ def litserve(
     api = importlib.import_module("benchmarks.serve_litserve").RfdetrAPI(model, str(weights or ""), str(device))
     server = lit.LitServer(api, accelerator=device.type, devices=1, workers_per_device=workers, timeout=60)
     server.run(host="127.0.0.1", port=port, generate_client_file=False, log_level="warning", access_log=False)
-
-
-@app.command()
-@with_config("device", "precision", "engine", "compile")
-def rayserve(
-    *,
-    port: PortOption,
-    model: ModelOption = "demo",
-    weights: WeightsOption = None,
-    workers: WorkersOption = 1,
-    config: EngineConfig,
-) -> None:
-    """Serve the application of `maskjet serve` by Ray Serve, whose replicas share one GPU or all cores."""
-    ray = importlib.import_module("ray")
-    serve = importlib.import_module("ray.serve")
-    engine = {name: getattr(config, name) for name in ("device", "precision", "engine", "compile")}
-    share = {"num_gpus": 1 / workers} if config.resolve_device().type == "cuda" else {}
-    given = {"model": model, "weights": weights and str(weights), "replicas": workers, **share, **engine}
-    ray.init(include_dashboard=False, log_to_driver=False)
-    serve.start(http_options={"host": "127.0.0.1", "port": port})
-    build = importlib.import_module("maskjet.serve.ray").app
-    serve.run(build({name: value for name, value in given.items() if value is not None}))
-    threading.Event().wait()
 
 
 @app.command()

@@ -64,7 +64,7 @@ for frame, found in model.stream("a.mp4", depth=2, threshold=0.5, classes=("car"
     pixels: NDArray[np.uint8] = frame.image
     drawn: NDArray[np.uint8] = found.draw(frame.image, labels=False, color_by="instance")
     found.draw(frame.image, colour_by="instance")  # wrong
-    found.keep_mask_pixels("largest").draw(frame.image, mask_pixels="raw")
+    found.keep_mask_pixels("box").draw(frame.image, mask_pixels="raw")
     found.keep_mask_pixels("parts")  # wrong
     hidden: NDArray[np.uint8] = maskjet.draw(frame.image, found, Redaction(["car"], margin=3))
     maskjet.draw("a.jpg", found, Redaction(["car"], margn=3))  # wrong

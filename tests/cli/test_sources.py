@@ -162,11 +162,12 @@ def test_what_is_drawn_and_what_is_hidden_is_a_choice(run):
     expected = draw(pixels, found, DrawStyle(boxes=False, scores=False, color_by="instance", line_width=9))
     np.testing.assert_array_equal(read_image(Path("drawn.png")), expected)
 
-    assert run(f"{image} -o kept.png -o kept.jsonl --mask-pixels largest")[0] == 0
+    assert run(f"{image} -o kept.jsonl --mask-pixels box")[0] == 0
     kept = Detections.from_dict(lines_of("kept.jsonl")[0])
-    assert kept.rle == found.keep_mask_pixels("largest").rle != found.rle
-    expected = draw(pixels, found, DrawStyle(mask_pixels="largest"))
-    np.testing.assert_array_equal(read_image(Path("kept.png")), expected)
+    assert kept.rle == found.keep_mask_pixels("box").rle != found.rle
+    assert run(f"{image} -o raw.png --mask-pixels raw")[0] == 0
+    expected = draw(pixels, found, DrawStyle(mask_pixels="raw"))
+    np.testing.assert_array_equal(read_image(Path("raw.png")), expected)
 
     assert run(f"{image} -o all.png --draw redact --mask-pixels box")[0] == 0
     assert {"car", "person"} & set(found.class_name)

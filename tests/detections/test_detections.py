@@ -92,7 +92,7 @@ def test_picking(index, rows):
 @pytest.mark.parametrize(
     "use",
     [
-        lambda found: found.keep_mask_pixels("largest"),
+        lambda found: found.keep_mask_pixels("box"),
         lambda found: replace(found, rle=None),
         lambda found: pickle.loads(pickle.dumps(found)),
         copy.deepcopy,

@@ -20,10 +20,9 @@ AWKWARD = [  # height, width, mask by rows and columns
     (5, 7, lambda y, x: y + x < 0),
     (5, 7, lambda y, x: y + x >= 0),
     (9, 11, lambda y, x: (y == 4) & (x == 10)),
-    (40, 33, lambda y, x: (y + x) % 2 == 0),  # touches at corners alone: one part
-    (40, 33, lambda y, x: (y % 2 == 0) & (x % 2 == 0)),  # each pixel a part, all as large: all stay
-    (6, 8, lambda y, x: (x < 2) | ((x == 4) & (y == 0)) | ((x == 6) & (y < 4))),  # parts of 12, 1 and 4 pixels
-    (6, 8, lambda y, x: (x < 2) | ((x == 6) & (y < 3))),  # the smaller one a pixel short of a third
+    (40, 33, lambda y, x: (y + x) % 2 == 0),  # touches at corners alone
+    (40, 33, lambda y, x: (y % 2 == 0) & (x % 2 == 0)),
+    (6, 8, lambda y, x: (x < 2) | ((x == 4) & (y == 0)) | ((x == 6) & (y < 4))),
     (6, 2, lambda y, x: ((x == 0) & (y == 5)) | ((x == 1) & (y == 0))),  # one run of two parts
     (9, 9, lambda y, x: np.maximum(abs(y - 4), abs(x - 4)) % 4 == 0),  # a ring around a pixel
     (7, 9, lambda y, x: (y % 2 == 0) | ((x == 0) & (y < 3)) | ((x == 8) & (y > 3))),  # a snake
@@ -49,20 +48,11 @@ def inside_box(mask, box):
     return mask & rows[:, None] & columns
 
 
-def large_parts(mask):
-    """The largest part of a dense mask, and those at least a third as large."""
-    if not mask.any():
-        return mask
-    _, labels, statistics, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=8)
-    sizes = statistics[1:, cv2.CC_STAT_AREA]
-    return np.isin(labels, 1 + np.flatnonzero(sizes * 3 >= sizes.max()))
-
-
 def check(found):
     """Compare with the dense masks, byte for byte in their encoding."""
     dense, given = found.masks(), [dict(rle) for rle in found.rle]
     in_boxes = [inside_box(mask, box) for mask, box in zip(dense, found.xyxy, strict=True)]
-    for name, expected in {"raw": dense, "box": in_boxes, "largest": list(map(large_parts, dense))}.items():
+    for name, expected in {"raw": dense, "box": in_boxes}.items():
         kept = found.keep_mask_pixels(name)
         assert kept.rle == [coco_rle.encode(mask)[0] for mask in expected]
         assert kept.area.tolist() == [int(mask.sum()) for mask in expected]
@@ -109,9 +99,8 @@ def test_runs_of_no_pixels_and_other_forms_of_counts_are_read():
     counts = [1, 2, 0, 1, 0, 2, 6, 0]  # one run in four
     assert coco_rle.decode({"size": [4, 3], "counts": counts}).tolist() == mask.tolist()
     rles = [{"size": [4, 3], "counts": form} for form in (counts, coco_rle.counts_to_string(counts).decode())]
-    for name in ("box", "largest"):
-        found = detections(np.stack([mask, mask]), [(0, 0, 3, 4)] * 2, rles).keep_mask_pixels(name)
-        assert found.rle == coco_rle.encode(np.stack([mask, mask]))
+    found = detections(np.stack([mask, mask]), [(0, 0, 3, 4)] * 2, rles).keep_mask_pixels("box")
+    assert found.rle == coco_rle.encode(np.stack([mask, mask]))
 
 
 def test_the_same_detections_where_nothing_is_to_be_dropped():
@@ -119,10 +108,10 @@ def test_the_same_detections_where_nothing_is_to_be_dropped():
     assert found.keep_mask_pixels("raw") is found
     without = some_detections(2, with_masks=False)
     assert without.keep_mask_pixels("box") is without
-    assert found[:0].keep_mask_pixels("largest").rle == []
+    assert found[:0].keep_mask_pixels("box").rle == []
 
 
-@pytest.mark.parametrize("wrong", ["boxes", None, ["box"], "", True])
+@pytest.mark.parametrize("wrong", ["boxes", "largest", None, ["box"], "", True])
 def test_other_choices_are_named(wrong):
     with pytest.raises(InputError, match=r"^mask_pixels must be one of .*, got "):
         some_detections(1).keep_mask_pixels(wrong)
@@ -134,5 +123,5 @@ def test_memory_is_bounded_before_it_is_taken():
         return Detections(size, np.zeros((1, 4), np.float32), np.ones(1, np.float32), np.zeros(1, np.int32), [rle])
 
     with pytest.raises(InputError, match=r"^keep_mask_pixels\(\) needs .* raise maskjet.limits.masks_bytes"):
-        full(1, 2**28).keep_mask_pixels("largest")
-    assert full(0, 2**31 - 1).keep_mask_pixels("largest").area.tolist() == [0]  # takes none
+        full(1, 2**28).keep_mask_pixels("box")
+    assert full(0, 2**31 - 1).keep_mask_pixels("box").area.tolist() == [0]  # takes none

@@ -15,9 +15,9 @@ from tests.outputs.test_redaction import even, frame, grown, noise
 
 SIZE = (60, 80)
 IMAGE = noise(SIZE, 1)
-INSIDE, STRAY, LARGE = (np.zeros(SIZE, bool) for _ in range(3))
-INSIDE[10:40, 10:30] = STRAY[45:50, 60:66] = LARGE[5:40, 50:60] = True
-SHOWN = {"raw": INSIDE | STRAY | LARGE, "box": INSIDE, "largest": INSIDE | LARGE}
+INSIDE, STRAY = np.zeros(SIZE, bool), np.zeros(SIZE, bool)
+INSIDE[10:40, 10:30] = STRAY[45:50, 60:66] = STRAY[5:40, 50:60] = True
+SHOWN = {"raw": INSIDE | STRAY, "box": INSIDE}
 TINT = {"boxes": False, "labels": False, "scores": False, "outlines": False}
 
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from maskjet.errors import InputError
-from maskjet.serve import Settings, arguments, bodies, service, v1
+from maskjet.serve import Settings, bodies, service, v1
 from maskjet.serve.problems import GoneError, ProblemError
 from maskjet.serve.service import Memory
 from tests.serve.client import BEARER, TOKEN, asking, encoded, problem_of, run, served
@@ -90,10 +90,9 @@ def test_listening_beyond_this_machine_needs_a_token(host):
 
 def test_sources_of_clients_need_a_token():
     message = r"^token must be given with allow_sources, as whoever may add a source reaches .*: set MASKJET_TOKEN\.$"
-    for check in (Settings.check_exposure, arguments.check_exposure):  # the second is Ray's
-        with pytest.raises(InputError, match=message):
-            check(Settings(allow_sources=True, insecure=True))
-        check(Settings(allow_sources=True, token="a"))
+    with pytest.raises(InputError, match=message):
+        Settings(allow_sources=True, insecure=True).check_exposure()
+    Settings(allow_sources=True, token="a").check_exposure()
 
 
 @pytest.mark.parametrize(

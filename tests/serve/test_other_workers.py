@@ -34,7 +34,7 @@ def samples_of(text):
 
 def test_each_sample_has_its_process_and_each_family_is_one():
     texts = {0: text_of(3, [0.5, 1.5]), 2: text_of(4, [9.0], only="lonely")}
-    merged = merge({str(number): text for number, text in texts.items()}, "process").decode()
+    merged = merge({str(number): text for number, text in texts.items()}).decode()
     expected = {
         (name, tuple(sorted([*labels, ("process", str(number))]))): value
         for number, text in texts.items()

@@ -27,8 +27,8 @@ from maskjet.errors import no_attribute
 from maskjet.host.extras import require
 from maskjet.host.printing import printable
 from maskjet.masks import MaskPixels, coco_rle
-from maskjet.masks.outlines import Along, Holes
-from maskjet.masks.stray_pixels import keep_pixels
+from maskjet.masks.outlines import Along
+from maskjet.masks.stray_pixels import clip_masks
 
 if TYPE_CHECKING:
     import pandas
@@ -185,8 +185,7 @@ class Detections:
 
         Args:
             mask_pixels: "box": keep the pixels inside the detection's box, rounded outwards to whole pixels, which may
-                be none; if the box is not a number, all. "largest": keep the largest part, and parts with at least a
-                third of its pixels; pixels that touch at a corner are of one part. "raw": keep all.
+                be none; if the box is not a number, all. "raw": keep all.
 
         Returns:
             Detections with these masks; the same ones for "raw" or without masks.
@@ -197,7 +196,7 @@ class Detections:
         check_choice("mask_pixels", mask_pixels, get_args(MaskPixels))
         if mask_pixels == "raw" or self.rle is None:
             return self
-        return self._with(rle=keep_pixels(self.rle, self.xyxy, self.image_size, mask_pixels))
+        return self._with(rle=clip_masks(self.rle, self.xyxy, self.image_size))
 
     def masks(self) -> NDArray[np.bool_]:
         """Dense masks, bool [n, H, W].
@@ -213,16 +212,13 @@ class Detections:
             plane[:] = coco_rle.decode(rle)
         return dense
 
-    def polygons(
-        self, *, tolerance: float = 0.0, holes: Holes = "fill", along: Along = "centers"
-    ) -> list[list[NDArray[np.float32]]]:
+    def polygons(self, *, tolerance: float = 0.0, along: Along = "centers") -> list[list[NDArray[np.float32]]]:
         """Outlines of each detection's parts, float32 [k, 2] (x, y) in image coordinates; see `coco_rle.polygons`.
 
         Raises:
             InputError: These detections have no masks, or an argument is none that `coco_rle.polygons` takes.
         """
-        masks = masks_of(self, "polygons")
-        return [coco_rle.polygons(rle, tolerance=tolerance, holes=holes, along=along) for rle in masks]
+        return [coco_rle.polygons(rle, tolerance=tolerance, along=along) for rle in masks_of(self, "polygons")]
 
     def to_supervision(self, *, masks: Literal["dense", "compact", False] = "dense") -> supervision.Detections:
         """Convert to `supervision.Detections`, with the class names under data["class_name"].
@@ -334,7 +330,7 @@ class Detections:
                 again; an array, tensor or PIL image is only remembered while something else holds it, and `bytes` are
                 not. Frames of `stream` are in hand: `found.draw(frame.image)`.
             **style: Parts and colours: boxes, labels, scores, masks, outlines and ids (True or False), line_width
-                in pixels, color_by "class" or "instance", mask_pixels "box", "raw" or "largest"; see
+                in pixels, color_by "class" or "instance", mask_pixels "box" or "raw"; see
                 `maskjet.drawing.DrawStyle`.
 
         Returns:

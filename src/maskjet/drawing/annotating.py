@@ -15,7 +15,7 @@ from maskjet.drawing.shades import colour_instances, colour_tracks
 from maskjet.drawing.style import DrawStyle, measure, parse_colour
 from maskjet.jit import compiled
 from maskjet.masks.coco_rle import Runs, to_runs
-from maskjet.masks.stray_pixels import keep_in_runs
+from maskjet.masks.stray_pixels import clip_runs
 from maskjet.sources.counts import Count, describe_count
 
 _FILL = 108  # opacity of a mask's inside, in 256ths
@@ -48,7 +48,9 @@ def annotate(
     colours = [(red, green, blue) for red, green, blue in rgb.tolist()]
     frames = _frames(xyxy, (height, width), measures.line)
     if detections.rle is not None and (style.masks or style.outlines):
-        runs = keep_in_runs(to_runs(detections.rle, (height, width)), detections.xyxy, style.mask_pixels)
+        runs = to_runs(detections.rle, (height, width))
+        if style.mask_pixels == "box":
+            runs = clip_runs(runs, detections.xyxy)
         _paint_masks(canvas, runs, rgb, style=style, line=measures.line)
     for way, colour in zip(compress(trails, is_visible), colours, strict=False):
         cv2.polylines(

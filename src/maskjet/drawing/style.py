@@ -59,9 +59,9 @@ class DrawStyle:
     ] = None
     mask_pixels: Annotated[
         MaskPixels,
-        "Pixels of masks that are drawn, and by the command line written to other outputs: all; those inside the box, "
-        "as others look like blobs on other instances; or those of large parts. Redact and cutout always take all. Not "
-        "given: box where masks are drawn, raw in other outputs.",
+        "Pixels of masks that are drawn, and by the command line written to other outputs: all, or those inside the "
+        "box, as others look like blobs on other instances. Redact and cutout always take all. Not given: box where "
+        "masks are drawn, raw in other outputs.",
     ] = "box"
 
     def __post_init__(self) -> None:

@@ -2,5 +2,5 @@
 
 from typing import Literal
 
-MaskPixels = Literal["raw", "box", "largest"]
-"""Pixels of a mask to keep: all, those inside its box, or those of its large connected parts."""
+MaskPixels = Literal["raw", "box"]
+"""Pixels of a mask to keep: all, or those inside its box."""

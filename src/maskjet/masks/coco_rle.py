@@ -23,7 +23,7 @@ from maskjet import limits
 from maskjet.checks import shown
 from maskjet.errors import InputError
 from maskjet.jit import Ints, compiled
-from maskjet.masks.outlines import Along, Holes, trace
+from maskjet.masks.outlines import Along, trace
 
 RLE = Mapping[str, Any]
 Counts = NDArray[np.int64]
@@ -174,23 +174,19 @@ def iou(rle: RLE, other: RLE) -> float:
     return shared / union if union else 1.0
 
 
-def polygons(
-    rle: RLE, *, tolerance: float = 0.0, holes: Holes = "fill", along: Along = "centers"
-) -> list[NDArray[np.float32]]:
-    """The outlines of an RLE's connected parts.
+def polygons(rle: RLE, *, tolerance: float = 0.0, along: Along = "centers") -> list[NDArray[np.float32]]:
+    """The outlines of an RLE's connected parts, whose holes are left out.
 
     One closed outline of at least three points per 8-connected part, in image coordinates; a part within a hole has its
     own. Through the centres of border pixels, outlines restore the mask with its holes filled if they are drawn one
     after the other with `cv2.fillPoly`; in a single call, OpenCV leaves out pixels that two of them cover. Those of
     straight lines and single pixels repeat points, and have no area. Along the pixels' edges, every outline has an
-    area, and pycocotools restores the mask from them, with holes cut open also these.
+    area, and pycocotools restores the mask with its holes filled from them.
 
     Args:
         rle: The mask.
         tolerance: By about how many pixels an outline may be off, so that it has fewer points (Douglas-Peucker; what
             OpenCV joins afterwards may be off by a quarter more). Small parts' are less, so that three points stay.
-        holes: "fill" leaves them out; "keep" has their outlines behind their part's, the other way round; "cut" joins
-            them to it by a horizontal cut.
         along: "centers" of border pixels, as OpenCV draws polygons; or pixels' "edges", as in COCO's data sets.
 
     Returns:
@@ -200,7 +196,7 @@ def polygons(
         InputError: The mask is malformed, or an argument is not as above.
     """
     left, top, crop = decode_crop(rle)
-    return [line + np.array((left, top), np.float32) for line in trace(crop, tolerance, holes, along)]
+    return [line + np.array((left, top), np.float32) for line in trace(crop, tolerance, along)]
 
 
 def read_counts(rle: RLE) -> tuple[Counts, tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Polygons around the connected parts and holes of a mask."""
+"""Polygons around the connected parts of a mask."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from maskjet.checks import check_choice
 from maskjet.errors import InputError
 
-Holes = Literal["fill", "keep", "cut"]
-"""Treatment of holes: filled, kept as separate polygons, or joined to the outer outline by a cut."""
 Along = Literal["centers", "edges"]
 """Course of outlines: through the centres of border pixels, as in OpenCV; or along their outer edges."""
 Line = NDArray[np.float32]
@@ -21,32 +19,19 @@ _FARTHEST = 1e6  # pixels; replaces larger tolerances, some of which OpenCV refu
 _EXACT = 0.1  # pixels; at smaller tolerances all corners are kept
 
 
-def trace(
-    mask: NDArray[np.uint8], tolerance: float = 0.0, holes: Holes = "fill", along: Along = "centers"
-) -> list[Line]:
-    """The outlines of the 8-connected parts of a mask, uint8 [H, W]; see `coco_rle.polygons`."""
+def trace(mask: NDArray[np.uint8], tolerance: float = 0.0, along: Along = "centers") -> list[Line]:
+    """The outlines of the 8-connected parts of a mask, uint8 [H, W], without holes; see `coco_rle.polygons`."""
     if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 <= tolerance < math.inf:
         raise InputError(f"tolerance must be a number of pixels, at least 0, got {tolerance!r}.")
-    check_choice("holes", holes, get_args(Holes))
     check_choice("along", along, get_args(Along))
     if along == "edges":
         mask = mask.repeat(2, axis=0).repeat(2, axis=1)
     traced, hierarchy = cv2.findContours(mask, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE)
-
-    def line_of(i: int) -> Line:
-        line = np.asarray(traced[i][:, 0], np.int32)
-        return _simplify(_to_edges(line) if along == "edges" else line, tolerance)
-
-    found: list[Line] = []
+    found = []
     for i in range(len(traced)):
-        _, _, child, parent = hierarchy[0, i]
-        if parent >= 0:
-            continue
-        own = []
-        while child >= 0 and holes != "fill":
-            own.append(line_of(child))
-            child = hierarchy[0, child, 0]
-        found += [_cut_open(line_of(i), own)] if holes == "cut" else [line_of(i), *own]
+        if hierarchy[0, i, 3] < 0:  # no hole, as it has no parent
+            line = np.asarray(traced[i][:, 0], np.int32)
+            found.append(_simplify(_to_edges(line) if along == "edges" else line, tolerance))
     return found
 
 
@@ -70,19 +55,3 @@ def _simplify(line: NDArray[np.int32], tolerance: float) -> Line:
             return np.asarray(simple, np.float32)
         tolerance /= 2
     return np.resize(line, (max(len(line), 3), 2)).astype(np.float32)  # repeats points, as readers expect three
-
-
-def _cut_open(line: Line, holes: list[Line]) -> Line:
-    """Join holes to the outer outline by a two-way cut leftwards from each hole's leftmost point."""
-    for hole in sorted(holes, key=lambda hole: float(hole[:, 0].min())):  # left to right: no cut crosses a later hole
-        first = int(hole[:, 0].argmin())
-        x, y = hole[first]
-        (x1, y1), (x2, y2) = line.T, np.roll(line, -1, axis=0).T
-        is_met = (y1 <= y) != (y2 <= y)
-        met = np.where(is_met, x1 + (y - y1) * (x2 - x1) / np.where(is_met, y2 - y1, 1), np.inf)
-        met[met > x] = -np.inf
-        edge = int(met.argmax())
-        if np.isfinite(met[edge]):  # else the hole lies outside its simplified part
-            cut = np.array([[met[edge], y]], np.float32)
-            line = np.concatenate([line[: edge + 1], cut, hole[first:], hole[: first + 1], cut, line[edge + 1 :]])
-    return line

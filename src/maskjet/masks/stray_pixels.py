@@ -1,4 +1,4 @@
-"""Drop stray pixels of masks, outside the box or in small parts, on runs, without dense masks."""
+"""Drop pixels of masks outside their boxes, on runs, without dense masks."""
 
 from __future__ import annotations
 
@@ -11,21 +11,15 @@ from numpy.typing import NDArray
 
 from maskjet import limits
 from maskjet.jit import Ints, compiled
-from maskjet.masks import MaskPixels
 from maskjet.masks.coco_rle import BYTES_PER_COUNT, RLE, Runs, to_runs, write_string
 
-# One third keeps 55 % of the pixels in smaller parts of occluded instances (400 drawn streets), and drops 67 % of the
-# demo model's stray pixels (60 streets). One fifth: 75 and 40 %; one half: 20 and 89 %.
-_LARGE = 3  # a part is large with at least 1/3 of the largest part's pixels
 _BYTES = 54  # most bytes of memory per piece
 Spans = NDArray[np.int64]
 
 
-def keep_pixels(
-    rles: Sequence[RLE], xyxy: NDArray[np.float32], size_hw: tuple[int, int], mask_pixels: MaskPixels
-) -> list[dict[str, Any]]:
-    """Drop stray pixels of n RLEs of one (height, width); see `keep_in_runs`."""
-    return write_masks(keep_in_runs(to_runs(rles, size_hw), xyxy, mask_pixels))
+def clip_masks(rles: Sequence[RLE], xyxy: NDArray[np.float32], size_hw: tuple[int, int]) -> list[dict[str, Any]]:
+    """Clip n RLEs of one (height, width) to their boxes; see `clip_runs`."""
+    return write_masks(clip_runs(to_runs(rles, size_hw), xyxy))
 
 
 def write_masks(runs: Runs) -> list[dict[str, Any]]:
@@ -38,23 +32,21 @@ def write_masks(runs: Runs) -> list[dict[str, Any]]:
     return [{"size": [height, width], "counts": string} for string in strings]
 
 
-def keep_in_runs(runs: Runs, xyxy: NDArray[np.float32], mask_pixels: MaskPixels) -> Runs:
-    """Drop stray pixels of n masks: "box" keeps those inside `xyxy`, float32 [n, 4] in pixels; see `MaskPixels`.
+def clip_runs(runs: Runs, xyxy: NDArray[np.float32]) -> Runs:
+    """Clip n masks to their boxes, float32 [n, 4] in pixels, rounded outwards; a box with NaN keeps all pixels.
 
     Raises:
         InputError: The masks need more memory than `limits.masks_bytes`.
     """
-    if mask_pixels == "raw":
-        return runs
     height, width = runs.size_hw
     corners = xyxy.astype(np.float64).reshape(-1, 2, 2)
     windows = np.hstack([np.floor(corners.min(axis=1)), np.ceil(corners.max(axis=1))])
-    windows[np.isnan(windows).any(axis=1) | (mask_pixels != "box")] = 0, 0, width, height
+    windows[np.isnan(windows).any(axis=1)] = 0, 0, width, height
     windows = windows.clip(0, (width, height, width, height)).astype(np.int64)
     most = count_pieces(runs)
     limits.check("masks_bytes", _BYTES * most, "keep_mask_pixels() needs")
     spans, firsts = np.empty((most, 2), np.int64), np.zeros_like(runs.firsts)
-    keep_spans(runs.spans, runs.firsts, windows, height, mask_pixels == "largest", spans, firsts)
+    clip_spans(runs.spans, runs.firsts, windows, height, spans, firsts)
     return Runs(runs.size_hw, spans[: firsts[-1]], firsts)
 
 
@@ -96,46 +88,6 @@ def cut(spans: Spans, height: int, window: Ints, pieces: NDArray[np.int32]) -> i
     return found
 
 
-@compiled("int64(int32[::1], int64)")
-def first_of(parents: NDArray[np.int32], piece: int) -> int:
-    """Union-find: the first piece of the part that a piece belongs to, with path compression."""
-    while parents[piece] != piece:
-        parents[piece] = parents[parents[piece]]
-        piece = parents[piece]
-    return piece
-
-
-@compiled("int64(int32[:, ::1])")
-def drop_small_parts(pieces: NDArray[np.int32]) -> int:
-    """Drop the pieces of small 8-connected parts, in place; returns the number of pieces kept."""
-    count = len(pieces)
-    parents = np.arange(count).astype(np.int32)  # union-find forest; roots are the first pieces of parts
-    before, own, near = 0, 0, 0  # first piece: of the previous column, of this one, not above piece k
-    for k in range(count):
-        x, top, bottom = pieces[k]
-        if x != pieces[own, 0]:
-            before, near, own = own, own, k
-        if x != pieces[before, 0] + 1:
-            continue
-        while near < own and pieces[near, 2] < top:
-            near += 1
-        other = near
-        while other < own and pieces[other, 1] <= bottom:
-            one, two = first_of(parents, k), first_of(parents, other)
-            parents[max(one, two)] = min(one, two)
-            other += 1
-    sizes = np.zeros(count + 1, np.int64)
-    for k in range(count):
-        parents[k] = parents[parents[k]]
-        sizes[parents[k]] += pieces[k, 2] - pieces[k, 1]
-    least, kept = sizes.max(), 0
-    for k in range(count):
-        if sizes[parents[k]] * _LARGE >= least:
-            pieces[kept] = pieces[k]
-            kept += 1
-    return kept
-
-
 @compiled("int64(int32[:, ::1], int64, int64[:, ::1])")
 def join_columns(pieces: NDArray[np.int32], height: int, spans: Spans) -> int:
     """Merge a mask's pieces into runs, no two of which touch; returns the number of runs."""
@@ -152,18 +104,14 @@ def join_columns(pieces: NDArray[np.int32], height: int, spans: Spans) -> int:
 
 
 @compiled(
-    "void(Array(int64, 2, 'C', True), Array(int64, 1, 'C', True), Array(int64, 2, 'C', True), int64, boolean,"
-    " int64[:, ::1], int64[::1])"
+    "void(Array(int64, 2, 'C', True), Array(int64, 1, 'C', True), Array(int64, 2, 'C', True), int64, int64[:, ::1],"
+    " int64[::1])"
 )
-def keep_spans(
-    spans: Spans, firsts: Ints, windows: Ints, height: int, is_largest: bool, out: Spans, out_firsts: Ints
-) -> None:
-    """Write the runs of masks clipped to their windows, or of their large parts; no two runs touch."""
+def clip_spans(spans: Spans, firsts: Ints, windows: Ints, height: int, out: Spans, out_firsts: Ints) -> None:
+    """Write the runs of masks clipped to their windows; no two runs touch."""
     filled, pieces = 0, np.empty((len(out), 3), np.int32)
     for mask in range(len(windows)):
         count = cut(spans[firsts[mask] : firsts[mask + 1]], height, windows[mask], pieces)
-        if is_largest:
-            count = drop_small_parts(pieces[:count])
         filled += join_columns(pieces[:count], height, out[filled:])
         out_firsts[mask + 1] = filled
 

@@ -28,7 +28,6 @@ from maskjet import limits
 from maskjet.checks import shown
 from maskjet.errors import CheckpointError, InputError, translate_errors
 from maskjet.host.printing import sanitise
-from maskjet.networks.foreign_files import describe
 
 # Limit for everything in a checkpoint but its tensors; rfdetr's largest, with an optimizer's state, have under 1 MB.
 # One byte of a pickle can create an object of 64 bytes in a microsecond.
@@ -76,17 +75,19 @@ def is_safetensors(path: Path, expected: str) -> bool:
     """Whether this is a safetensors file; else `torch.save` wrote it.
 
     Raises:
-        CheckpointError: It is neither; the message names its kind, and what is `expected`.
+        CheckpointError: It is neither; the message says what is `expected`.
     """
     with path.open("rb") as file:
-        head = file.read(512)
+        head = file.read(64)
     if head[4:9] == b"\0\0\0\0{":  # high bytes of the header's length, then its JSON
         return True
     if head.startswith((b"PK\x03\x04", _LEGACY)):
         return False
-    kind, cure = describe(head)
+    what = "neither; pass the checkpoint that training saved"
+    if head.startswith(b"version https://git-lfs"):
+        what = "a Git LFS pointer and not the file itself; run git lfs pull where it was cloned"
     raise CheckpointError(
-        f"weights must be {expected} (.pt, .pth, .ckpt) or a safetensors file, {str(path)!r} is {kind}; {cure}."
+        f"weights must be {expected} (.pt, .pth, .ckpt) or a safetensors file, {str(path)!r} is {what}."
     )
 
 

@@ -21,9 +21,6 @@ class LabelOptions:
     polygon_tolerance: Annotated[
         float, "By how many pixels polygons may be off the mask, so that they have few points; 0 follows each pixel."
     ] = 1.0
-    polygon_holes: Annotated[
-        Literal["fill", "cut"], "Holes in polygons: filled; or cut open, by a line from the hole to the outline."
-    ] = "fill"
     yolo_parts: Annotated[
         Literal["largest", "all"],
         "Parts of a mask that become lines of YOLO labels: the largest alone, or each as an instance of its own.",

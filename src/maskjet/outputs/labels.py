@@ -108,8 +108,7 @@ class YoloLabels(FolderSink):
 
 def outlines(detections: Detections, options: LabelOptions) -> list[list[Line]]:
     """Outlines of each detection's parts along pixel edges; of its box if its mask is empty."""
-    tolerance, holes = options.polygon_tolerance, options.polygon_holes
-    found = detections.polygons(tolerance=tolerance, holes=holes, along="edges")
+    found = detections.polygons(tolerance=options.polygon_tolerance, along="edges")
     return [
         parts or [np.array([(x1, y1), (x2, y1), (x2, y2), (x1, y2)], np.float32)]
         for parts, (x1, y1, x2, y2) in zip(found, detections.xyxy.tolist(), strict=True)

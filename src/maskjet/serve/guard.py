@@ -5,8 +5,8 @@ while a route reads it. The body of a refused request is not read.
 
 With a token, a client sends it as `Authorization: Bearer`, or as a WebSocket's subprotocol `bearer.<base64url>` beside
 `maskjet`, since browsers send no other header with WebSockets. Without a token, only this machine is answered:
-connections to an address other than loopback are refused, as the server may listen more widely than it was told to
-(Ray's proxy does); pages of other sites are refused by Origin, and by Host against DNS rebinding.
+connections to an address other than loopback are refused, as whoever serves `create_app` may listen more widely than
+the settings say; pages of other sites are refused by Origin, and by Host against DNS rebinding.
 """
 
 from __future__ import annotations

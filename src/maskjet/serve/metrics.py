@@ -33,8 +33,6 @@ class Metrics:
 
     def __init__(self, dispatchers: Mapping[str, Dispatcher], is_ready: Callable[[], bool]) -> None:
         self.registry = CollectorRegistry()
-        self.replica: str | None = None
-        """Label `replica` of all samples; None for no label."""
         counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
         histogram = partial(Histogram, registry=self.registry)
         self.requests = counter("maskjet_requests", "Requests by route and HTTP status, or gone.", ("route", "outcome"))
@@ -68,8 +66,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """The samples in Prometheus' text format."""
-        text = generate_latest(self.registry)
-        return text if self.replica is None else merge({self.replica: text.decode()}, "replica")
+        return generate_latest(self.registry)
 
 
 class _OnScrape(Collector):
@@ -83,14 +80,14 @@ class _OnScrape(Collector):
         return self._collect()
 
 
-def merge(texts: Mapping[str, str], label: str) -> bytes:
-    """Merge texts in Prometheus' format by origin; each sample gets the origin as a label."""
+def merge(texts: Mapping[str, str]) -> bytes:
+    """Merge texts in Prometheus' format by process; each sample gets the label `process`."""
     families: dict[str, Metric] = {}
-    for origin, text in texts.items():
+    for process, text in texts.items():
         for family in text_string_to_metric_families(text):
             joined = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
             for sample in family.samples:
-                joined.add_sample(sample.name, {**sample.labels, label: origin}, sample.value)
+                joined.add_sample(sample.name, {**sample.labels, "process": process}, sample.value)
     return generate_latest(_OnScrape(lambda: iter(families.values())))
 
 
@@ -178,5 +175,5 @@ async def metrics(request: Request) -> Response:
     if other_workers is not None and not is_from_worker(request.scope):
         texts = await other_workers.ask_all("/metrics", text.decode())
         answered = {str(number): each for number, each in texts.items() if each is not None}
-        text = await asyncio.to_thread(merge, answered, "process")
+        text = await asyncio.to_thread(merge, answered)
     return Response(text, media_type=CONTENT_TYPE_LATEST)

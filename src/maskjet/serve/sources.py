@@ -248,11 +248,7 @@ class Sources:
             InputError: An option does not fit the model.
         """
         if not self._service.settings.sources:
-            raise problems.ProblemError(
-                403,
-                "no-sources",
-                "This service watches no sources: its setting sources is 0, as with several replicas.",
-            )
+            raise problems.ProblemError(403, "no-sources", "This service watches no sources: its setting sources is 0.")
         self._removed = [each for each in self._removed if each.thread.is_alive()]
         if len(self._by_id) + len(self._removed) >= self._service.settings.sources:
             closing = f", and {len(self._removed)} removed ones are not closed yet" if self._removed else ""
