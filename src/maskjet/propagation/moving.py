@@ -76,6 +76,8 @@ class Moving:
             is_true: Bools = is_found & came_back & (np.abs(again - here) < _FAITHFUL * self.factor.real)
             alive &= is_true.mean(axis=1) >= 0.5
             count += alive
+            if not alive.any():
+                break
         return count
 
     def boxes(self, moves: Points) -> NDArray[np.float32]:
