@@ -9,6 +9,7 @@ import pytest
 import maskjet
 from maskjet.errors import InputError
 from maskjet.parity.pair import pair
+from maskjet.propagation import schedule
 from maskjet.sources.frames import Frame, Source
 from maskjet.traffic import Street
 
@@ -104,6 +105,21 @@ def test_cuts_gaps_and_other_sizes_are_detected(options, model, images):
     small = [np.ascontiguousarray(image[::2, ::2]) for image in images[:2]]
     assert are_detected(images[:2] + small)[2]
     assert are_detected(images[:3], interval_s=1.0) == [True] * 3
+
+
+def test_large_frames_wait_in_bounded_memory(model, images, monkeypatch):
+    monkeypatch.setattr(schedule, "_WAITING_BYTES", 2 * images[0].nbytes)
+    found = run(model, images, {"detect": 64})
+    assert [index for index, each in enumerate(found) if not each.moved.any()] == [0, 3, 6, 9, 10]
+
+
+@pytest.mark.parametrize("size_hw", [(1, 1), (2, 300), (300, 2)])
+@pytest.mark.parametrize("delay", [None, 0])
+def test_frames_of_any_size(size_hw, delay, model):
+    random = np.random.default_rng(0)
+    noise = [random.integers(0, 255, (*size_hw, 3), dtype=np.uint8) for _ in range(5)]
+    found = run(model, noise, {"detect": 3, "delay": delay, "threshold": 0.0})
+    assert len(found[0]) > 0
 
 
 @pytest.mark.parametrize("delay", [None, 0])

@@ -20,6 +20,7 @@ from maskjet.sources.frames import Frame
 from maskjet.sources.picture import Picture
 
 Detect = int | Literal["realtime"]
+_WAITING_BYTES = 2**30  # of frames of all sources that wait for detected ones; large ones are detected sooner
 _CUT = 30.0  # mean difference of grey values, of a frame shrunk further, from the frame before: another scene
 _GAP_S = 0.5  # time between frames after which nothing is moved
 _TILE = 20  # shrunk pixels
@@ -131,7 +132,8 @@ class Propagation:
         state = self._states[frame.stream]
         is_first = state.last is None or _differs(state.last, frame)
         state.last, state.age = frame, state.age + 1
-        is_due = state.age >= (MOST_MOVED if self._detect == "realtime" else self._detect)
+        held = (len(state.waiting) + 1) * 3 * frame.size_hw[0] * frame.size_hw[1] * len(self._states)
+        is_due = state.age >= (MOST_MOVED if self._detect == "realtime" else self._detect) or held > _WAITING_BYTES
         if is_first:
             self._flush(state)
         if is_first or is_due or (self._detect == "realtime" and has_waited):
