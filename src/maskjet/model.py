@@ -318,7 +318,10 @@ class Model:
                 self._engine.steps.fallbacks[
                     "detect: on a GPU detecting a frame costs less than moving masks to it"
                 ] += 1
-            is_delayed = delay is None and detect != "realtime" and not any(map(_is_live, sources))
+            is_live = any(map(_is_live, sources))
+            if detect == "realtime" and not is_live:
+                raise InputError("detect must be a number for files, which wait, got 'realtime'.")
+            is_delayed = delay is None and not is_live
             if covers and not is_delayed:
                 raise InputError("covers must be False unless frames wait for the next detected one: leave out delay.")
             made = Propagation(

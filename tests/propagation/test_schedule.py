@@ -200,6 +200,7 @@ def test_a_stream_that_is_stopped_ends(model, images):
         ({"detect": 2.0}, "got 2.0"),
         ({"detect": True}, "got True"),
         ({"detect": "often"}, "got 'often'"),
+        ({"detect": "realtime"}, "detect must be a number for files"),
         ({"detect": 4, "delay": 3}, "delay must be 0"),
         ({"detect": 4, "delay": 0, "covers": True}, "leave out delay"),
     ],

@@ -47,7 +47,7 @@ class _State:
     key: Key | None = None
     moving: Moving | None = None
     reached: Image | None = None  # the shrunk frame to which `moving` was moved
-    moves: list[Points] = field(default_factory=list)
+    move: Points | None = None
     since: int = 0
 
 
@@ -177,13 +177,12 @@ class Propagation:
         state = self._states[frame.stream]
         assert state.key is not None
         if state.moving is None:
-            state.moving, state.reached, state.since, state.moves = Moving(state.key), state.key.grey, 0, []
+            state.moving, state.reached, state.since, state.move = Moving(state.key), state.key.grey, 0, None
         assert state.reached is not None
-        start = state.moves[-1] if state.moves else None
-        state.moves = state.moving.follow([state.reached, frame.grey], start)
+        (state.move,) = state.moving.follow([state.reached, frame.grey], state.move)
         state.reached, state.since = frame.grey, state.since + 1
         everything = np.arange(len(state.key.found))
-        return move([Part(state.moving, state.moves[-1], everything, state.since)])
+        return move([Part(state.moving, state.move, everything, state.since)])
 
 
 def _differs(last: ShrunkFrame, frame: ShrunkFrame) -> bool:

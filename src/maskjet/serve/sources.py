@@ -151,6 +151,8 @@ class WatchedSource:
         """Detect on all frames of an opened source; videos are limited to real time."""
         before, start, start_s = 0, 0.0, None
         detect = self._service.settings.detecting
+        if detect == "realtime" and not opened.is_live:
+            detect = 1  # a file is shown at the rate at which its frames are found
         results = self._dispatcher.model.stream(
             opened,
             depth=1,  # fewest GPU slots, as they are held as long as the source lives
