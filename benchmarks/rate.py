@@ -13,7 +13,7 @@ import math
 import pickle
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from statistics import mean, median
@@ -91,8 +91,6 @@ SLOW = {
 
 def held_out() -> dict[str, Video]:
     """The same kinds of videos from other seeds."""
-    from dataclasses import replace
-
     return {f"{name} again": replace(video, seed=video.seed + 7000) for name, video in STUDIED.items()}
 
 

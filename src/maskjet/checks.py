@@ -9,6 +9,8 @@ from typing import Any, Literal
 from maskjet.errors import InputError, suggest
 from maskjet.host.printing import sanitise
 
+Detect = int | Literal["realtime"]
+"""Which frames are detected: every so manieth, 1 to 64; "realtime": those of a live source that can be."""
 MOST_MOVED = 64
 """Largest distance of detected frames; to those between them detections are moved."""
 
@@ -43,11 +45,11 @@ def check_detect(detect: object) -> None:
         raise InputError(f"detect must be a whole number from 1 to {MOST_MOVED}, or 'realtime', got {shown(detect)}.")
 
 
-def parse_detect(text: str) -> int | Literal["realtime"]:
+def parse_detect(text: str) -> Detect:
     """Parse and check a text that says which frames are detected."""
     detect: Any = int(text) if re.fullmatch("[0-9]{1,4}", text) else text
     check_detect(detect)
-    parsed: int | Literal["realtime"] = detect
+    parsed: Detect = detect
     return parsed
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, U
 
 import torch
 
-from maskjet.checks import check_count, check_detect, check_whole
+from maskjet.checks import Detect, check_count, check_detect, check_whole
 from maskjet.config import (
     Decoder,
     Driver,
@@ -48,7 +48,6 @@ from maskjet.spec import ClassNames, ModelSpec, name_classes
 from maskjet.tiling.layout import TileSize, Tiling, cut_tiles
 
 if TYPE_CHECKING:
-    from maskjet.propagation.schedule import Detect
     from maskjet.sources.decoding import Decoding
     from maskjet.tracking import Tracker, TrackerLike
 

@@ -7,7 +7,7 @@ import pytest
 from maskjet.detections import Detections
 from maskjet.masks import coco_rle
 from maskjet.propagation.motion import POINTS, choose_points, fit, follow
-from maskjet.propagation.moving import Key, Moving, Part, between, move
+from maskjet.propagation.moving import Moving, Part, between, move
 
 SIZE_HW = (90, 160)
 
@@ -55,7 +55,7 @@ def dense(mask, turn, offset):
 
 
 def moved_mask(mask, turn, offset):
-    moving = Moving(Key(found_of([mask]), np.zeros((9, 16), np.uint8)))
+    moving = Moving(found_of([mask]), np.zeros((9, 16), np.uint8))
     string = moving.mask(0, np.array([turn, offset]))
     return coco_rle.decode({"size": [*mask.shape], "counts": string}) if string else np.zeros(mask.shape, bool)
 
@@ -173,7 +173,7 @@ class Scene:
 
     def key(self, index, found=None):
         masks = self.masks(index)
-        return Key(found_of([masks[n] for n in (masks if found is None else found)]), self.grey(index))
+        return Moving(found_of([masks[n] for n in (masks if found is None else found)]), self.grey(index))
 
 
 def iou(found, i, mask):
@@ -204,7 +204,7 @@ def test_what_only_one_frame_has_is_there_while_its_points_are():
     assert [len(found) for found in between(gone.key(0), greys, gone.key(6), covers=True)] == [2] * 5
     come = Scene([(400, 200, 0, lambda k: k > 3)])
     empty = found_of([np.zeros((360, 640), np.uint8)])[:0]
-    first = Key(empty, come.grey(0))
+    first = Moving(empty, come.grey(0))
     every = between(first, [come.grey(k) for k in range(1, 6)], come.key(6), covers=False)
     assert [len(found) for found in every] == [0, 0, 0, 1, 1]
     assert every[-1].moved.tolist() == [1]
@@ -214,7 +214,7 @@ def test_without_masks_boxes_move():
     scene = Scene([(100, 40, 4, lambda _: True)])
     keys = [scene.key(k) for k in (0, 4)]
     first, second = (
-        Key(Detections(k.found.image_size, k.found.xyxy, k.found.confidence, k.found.class_id), k.grey) for k in keys
+        Moving(Detections(k.found.image_size, k.found.xyxy, k.found.confidence, k.found.class_id), k.grey) for k in keys
     )
     for index, found in enumerate(between(first, [scene.grey(k) for k in (1, 2, 3)], second, covers=True), 1):
         assert found.rle is None
@@ -223,8 +223,7 @@ def test_without_masks_boxes_move():
 
 def test_nothing_moves_to_nothing():
     empty = found_of([np.zeros(SIZE_HW, np.uint8)])[:0]
-    key = Key(empty, np.zeros((180, 320), np.uint8))
+    key = Moving(empty, np.zeros((180, 320), np.uint8))
     for found in between(key, [key.grey] * 2, key, covers=False):
         assert (len(found), found.rle, found.moved.dtype) == (0, [], np.int64)
-    moving = Moving(key)
-    assert len(move([Part(moving, moving.follow([key.grey] * 2)[-1], np.arange(0), 1)])) == 0
+    assert len(move([Part(key, key.follow([key.grey] * 2)[-1], np.arange(0), 1)])) == 0

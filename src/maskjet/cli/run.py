@@ -263,11 +263,12 @@ def run(
             "track must be without two-pass for cameras, URLs and sources that are read side by side, as they are read "
             "once, got two-pass: use --track."
         )
-    covers = frames.detect != "1" and isinstance(drawing, Redaction)
-    if covers and (is_live or frames.delay == 0 or frames.detect == "realtime"):
+    detect = parse_detect(frames.detect)
+    covers = detect != 1 and isinstance(drawing, Redaction)
+    if covers and (is_live or frames.delay == 0 or detect == "realtime"):
         raise InputError(
             "detect must be 1 where people are hidden and frames don't wait for the next detected one, as whoever "
-            f"appears is found late, got {frames.detect!r}."
+            f"appears is found late, got {detect!r}."
         )
     found = expand_sources(source[0] if len(source) == 1 else list(source), recursive=recursive)
     job = Run(
@@ -287,7 +288,7 @@ def run(
             "drop_late": frames.drop_late,
             "threshold": by_class or None,
             "track": tracks,
-            "detect": parse_detect(frames.detect),
+            "detect": detect,
             "delay": frames.delay,
             "covers": covers,
             **asdict(tiling),

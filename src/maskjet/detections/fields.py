@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from maskjet.checks import shown
 from maskjet.errors import InputError
 
+_OPTIONAL = ("track_id", "track_class_id", "filled", "moved")
+"""Fields of `Detections` that may be None, besides the masks."""
+
 
 def check_fields(found: Any) -> None:
     """Raise InputError if a field differs in type, dtype or shape from the definition in `Detections`."""
@@ -37,7 +40,7 @@ def check_fields(found: Any) -> None:
     }
     for name, (dtype, shape) in expected.items():
         value = getattr(found, name)
-        if value is None and name in ("track_id", "track_class_id", "filled", "moved"):
+        if value is None and name in _OPTIONAL:
             continue
         check_array(name, value, dtype, shape)
     if found.rle is None:
@@ -146,5 +149,5 @@ def names_of(found: Any) -> list[str]:
 
 def tracks_of(found: Any) -> dict[str, NDArray[Any]]:
     """Copies of `track_id`, `track_class_id`, `filled` and `moved`, by name; those that are None are left out."""
-    fields = {name: getattr(found, name) for name in ("track_id", "track_class_id", "filled", "moved")}
+    fields = {name: getattr(found, name) for name in _OPTIONAL}
     return {name: values.copy() for name, values in fields.items() if values is not None}

@@ -177,10 +177,15 @@ def tensor_of(pixels: Image | torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy())
 
 
+def _padded(count: int, most: int) -> int:
+    """The batch size for so many frames: a power of two or `most`."""
+    return min(1 << (count - 1).bit_length(), most)
+
+
 def _batch_of(frames: Sequence[Frame], most: int) -> Batch:
     """A batch of images, whose size is a power of two or `most`."""
     numbers = [frame.index for frame in frames]
-    size = min(1 << (len(frames) - 1).bit_length(), most)
+    size = _padded(len(frames), most)
     return Batch(partial("images{}".format, numbers), numbers[0], frames, list(map(_pixels_of, frames)), size)
 
 
@@ -254,7 +259,7 @@ def stream(
                 frames = readers.take(batch, waits=waits, fills=fills)
             else:
                 frames, is_detected = propagation.take(readers.take, batch, kind_of, waits=waits, fills=fills)
-                size = min(1 << (len(frames) - 1).bit_length(), batch)
+                size = _padded(len(frames), batch)
             if not frames:
                 return None
             images = [_pixels_of(frame) for frame in frames] if is_detected else []

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from maskjet.jit import Ints, compiled
+from maskjet.jit import Bools, Ints, compiled
 from maskjet.masks.coco_rle import BYTES_PER_COUNT, Runs, write_string
 
 POINTS = 24
@@ -26,7 +26,6 @@ _ROUNDING = 0.25  # distance of points that says nothing, in shrunk pixels
 _RIGID = 4.0  # spread of a thing, in shrunk pixels, above which its points may turn and scale it
 
 Points = NDArray[np.complex128]
-Bools = NDArray[np.bool_]
 Image = NDArray[np.uint8]
 
 

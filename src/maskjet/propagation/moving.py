@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -11,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskjet.detections import Detections
+from maskjet.jit import Bools, Ints
 from maskjet.masks import coco_rle
-from maskjet.propagation.motion import POINTS, Bools, Image, Points, choose_points, fit, follow, move_mask
+from maskjet.propagation.motion import POINTS, Image, Points, choose_points, fit, follow, move_mask
 from maskjet.tracking.matching import NEVER, assign, box_iou
 
 _ROWS = 4  # of points within a box
@@ -20,43 +22,38 @@ _LEAST_PIXELS = 16  # of a moved mask, if it had as many
 _LINKED, _LINKED_OTHERS = 0.2, 0.5  # box IoU of an instance in two detected frames; if its class has changed
 _FAITHFUL = 0.5  # distance at which a point comes back, in shrunk pixels, that was followed forward and backward
 
-Ints = NDArray[np.int64]
-
-
-class Key(NamedTuple):
-    """A detected frame."""
-
-    found: Detections
-    """What was detected."""
-    grey: Image
-    """The shrunk frame, uint8 [h, w]."""
-
 
 class Moving:
-    """Detections of a frame, and how far they have moved since.
+    """A detected frame, whose detections move to other frames.
 
     Args:
-        key: The detected frame.
+        found: What was detected.
+        grey: The shrunk frame, uint8 [h, w].
     """
 
-    def __init__(self, key: Key) -> None:
-        self.found = found = key.found
+    def __init__(self, found: Detections, grey: Image) -> None:
+        self.found, self.grey = found, grey
         height, width = found.image_size
-        self.factor = complex(width / key.grey.shape[1], height / key.grey.shape[0])
+        self.start = np.tile([1 + 0j, 0j], (len(found), 1))
+        """The motion to the frame itself: none, complex128 [n, 2]."""
+        self.factor = complex(width / grey.shape[1], height / grey.shape[0])
         """Frame pixels per shrunk pixel, across and down."""
         self._masks: list[tuple[complex, Image, int] | None] = [None] * len(found)  # corner, crop, fewest pixels
         boxes = found.xyxy.astype(np.float64).clip(0, (width, height, width, height))
         self._corners: Points = boxes[:, 0::2] + 1j * boxes[:, 1::2]
-        self._points = (
-            self._spread() if found.rle is None else choose_points(coco_rle.to_runs(found.rle, found.image_size))
-        )
         self._at_edge = np.stack(
             [boxes[:, 0] < 1, boxes[:, 1] < 1, boxes[:, 2] > width - 1, boxes[:, 3] > height - 1], 1
         )
 
+    @cached_property
+    def _points(self) -> Points:
+        """The points that are followed, complex128 [n, k]."""
+        found = self.found
+        return self._spread() if found.rle is None else choose_points(coco_rle.to_runs(found.rle, found.image_size))
+
     def follow(self, greys: Sequence[Image], start: Points | None = None) -> list[Points]:
         """The motion, complex128 [n, 2], to each of the frames after the first one, where `start` had come to."""
-        moves = [np.tile([1 + 0j, 0j], (len(self.found), 1)) if start is None else start]
+        moves = [self.start if start is None else start]
         for before, after in pairwise(greys):
             here = _apply(moves[-1], self._points)
             there, is_found = follow(before, after, here, self.factor)
@@ -67,10 +64,8 @@ class Moving:
     def last(self, greys: Sequence[Image], moves: Sequence[Points], rows: Ints) -> Ints:
         """In how many of the frames after the first one instances are there: most points are found, and come back."""
         alive, count = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.int64)
-        still = np.tile([1 + 0j, 0j], (len(rows), 1))
-        starts = [still, *(each[rows] for each in moves)]
-        for (before, after), start in zip(pairwise(greys), starts, strict=False):
-            here = _apply(start, self._points[rows])
+        for (before, after), start in zip(pairwise(greys), (self.start, *moves), strict=False):
+            here = _apply(start[rows], self._points[rows])
             there, is_found = follow(before, after, here, self.factor)
             again, came_back = follow(after, before, there, self.factor)
             is_true: Bools = is_found & came_back & (np.abs(again - here) < _FAITHFUL * self.factor.real)
@@ -179,18 +174,17 @@ def move(parts: Sequence[Part]) -> Detections:
     return Detections(first.image_size, *fields, moved=moved[order])
 
 
-def between(first: Key, greys: Sequence[Image], second: Key, *, covers: bool) -> list[Detections]:
+def between(ahead: Moving, greys: Sequence[Image], behind: Moving, *, covers: bool) -> list[Detections]:
     """Detections of the frames between two detected ones, both ways: each instance moved from the nearer one.
 
     What only one of them has is there while its points are found and come back. With `covers` it is there in all of
     the frames, and masks of both are united.
     """
-    count, shrunk = len(greys), [first.grey, *greys, second.grey]
-    ahead, behind = Moving(first), Moving(second)
+    count, shrunk = len(greys), [ahead.grey, *greys, behind.grey]
     forward, backward = ahead.follow(shrunk), behind.follow(shrunk[::-1])
-    second_of = _link(ahead, forward[-1], second.found)
+    second_of = _link(ahead, forward[-1], behind.found)
     linked = np.flatnonzero(second_of >= 0)
-    first_of = np.full(len(second.found), -1)
+    first_of = np.full(len(behind.found), -1)
     first_of[second_of[linked]] = linked
     lonely = np.flatnonzero(second_of < 0), np.flatnonzero(first_of < 0)
     if covers:
@@ -216,7 +210,7 @@ def between(first: Key, greys: Sequence[Image], second: Key, *, covers: bool) ->
 
 
 def _link(ahead: Moving, moves: Points, found: Detections) -> Ints:
-    """Of each moved detection the one that was found in its place, int64 [n], -1 for none."""
+    """Match moved detections with those found at the same frame: int64 [n], rows of `found`, -1 for none."""
     overlap = box_iou(ahead.boxes(moves).astype(np.float64), found.xyxy.astype(np.float64))
     is_same = ahead.found.class_id[:, None] == found.class_id[None]
     is_linked = overlap >= np.where(is_same, _LINKED, _LINKED_OTHERS)

@@ -6,20 +6,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import cv2
 import numpy as np
 import torch
 
-from maskjet.checks import MOST_MOVED
+from maskjet.checks import MOST_MOVED, Detect
 from maskjet.detections import Detections
-from maskjet.propagation.motion import WIDTH, Image, Points
-from maskjet.propagation.moving import Key, Moving, Part, between, move
+from maskjet.propagation.motion import WIDTH, Image
+from maskjet.propagation.moving import Moving, Part, between, move
 from maskjet.sources.frames import Frame
 from maskjet.sources.picture import Picture
 
-Detect = int | Literal["realtime"]
 _WAITING_BYTES = 2**30  # of frames of all sources that wait for detected ones; large ones are detected sooner
 _CUT = 30.0  # mean difference of grey values, of a frame shrunk further, from the frame before: another scene
 _GAP_S = 0.5  # time between frames after which nothing is moved
@@ -44,19 +42,8 @@ class _State:
     last: ShrunkFrame | None = None  # the newest frame
     age: int = 0  # frames since the one to detect
     waiting: list[ShrunkFrame] = field(default_factory=list)  # for the next detected frame
-    key: Key | None = None
-    moving: Moving | None = None
-    reached: Image | None = None  # the shrunk frame to which `moving` was moved
-    move: Points | None = None
-    since: int = 0
-
-
-@dataclass
-class _Step:
-    """A frame to detect, with those before it that wait for it."""
-
-    frame: ShrunkFrame
-    between: Sequence[ShrunkFrame]
+    part: Part | None = None  # instances of the newest detected frame, at the newest frame
+    reached: Image | None = None  # that frame, shrunk
 
 
 class Propagation:
@@ -86,7 +73,7 @@ class Propagation:
         self._detect, self._is_delayed, self._covers = detect, is_delayed, covers
         self._cut, self._finish, self._note = cut, finish, note
         self._states = [_State() for _ in range(sources)]
-        self._steps: dict[Frame, _Step] = {}  # frames that are being detected
+        self._waiting: dict[Frame, list[ShrunkFrame]] = {}  # by frame that is being detected: those before it, and it
         self._ready: deque[tuple[Frame, bool]] = deque()  # frames and tiles in order, and whether to detect on them
 
     def shrink(self, frame: Frame) -> list[Frame]:
@@ -149,7 +136,7 @@ class Propagation:
             self._queue(state, state.waiting.pop())
 
     def _queue(self, state: _State, frame: ShrunkFrame) -> None:
-        self._steps[frame.whole] = _Step(frame, state.waiting)
+        self._waiting[frame.whole] = [*state.waiting, frame]
         state.waiting, state.age = [], 0
         self._ready += [(piece, True) for piece in self._cut(frame.whole)]
 
@@ -161,28 +148,25 @@ class Propagation:
             return [(piece.whole, self._move_to(piece))]
         results: list[tuple[Frame, Detections]] = []
         for frame, whole in self._finish(piece, found):
-            step = self._steps.pop(frame)
-            state, key = self._states[frame.stream], Key(whole, step.frame.grey)
-            if step.between:
-                assert state.key is not None
-                self._note(moved=len(step.between))
-                moved = between(state.key, [each.grey for each in step.between], key, covers=self._covers)
-                results += [(each.whole, there) for each, there in zip(step.between, moved, strict=True)]
-            state.key, state.moving = key, None
+            *others, own = self._waiting.pop(frame)
+            state, detected = self._states[frame.stream], Moving(whole, own.grey)
+            if others:
+                assert state.part is not None
+                self._note(moved=len(others))
+                moved = between(state.part.moving, [each.grey for each in others], detected, covers=self._covers)
+                results += [(each.whole, there) for each, there in zip(others, moved, strict=True)]
+            state.part, state.reached = Part(detected, detected.start, np.arange(len(whole)), 0), own.grey
             results.append((frame, whole.with_moved(np.zeros(len(whole), np.int64))))
         return results
 
     def _move_to(self, frame: ShrunkFrame) -> Detections:
         """Move what was detected last forward to a frame."""
         state = self._states[frame.stream]
-        assert state.key is not None
-        if state.moving is None:
-            state.moving, state.reached, state.since, state.move = Moving(state.key), state.key.grey, 0, None
+        assert state.part is not None
         assert state.reached is not None
-        (state.move,) = state.moving.follow([state.reached, frame.grey], state.move)
-        state.reached, state.since = frame.grey, state.since + 1
-        everything = np.arange(len(state.key.found))
-        return move([Part(state.moving, state.move, everything, state.since)])
+        (moves,) = state.part.moving.follow([state.reached, frame.grey], state.part.moves)
+        state.part, state.reached = state.part._replace(moves=moves, since=state.part.since + 1), frame.grey
+        return move([state.part])
 
 
 def _differs(last: ShrunkFrame, frame: ShrunkFrame) -> bool:

@@ -6,9 +6,9 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from ipaddress import ip_address
-from typing import Annotated, Literal
+from typing import Annotated
 
-from maskjet.checks import check_count, parse_detect
+from maskjet.checks import Detect, check_count, parse_detect
 from maskjet.errors import InputError
 from maskjet.tiling.layout import Tiling, parse_tile
 
@@ -99,7 +99,7 @@ class Settings:
         return Tiling(parse_tile(self.tile), self.overlap, self.full)
 
     @property
-    def detecting(self) -> int | Literal["realtime"]:
+    def detecting(self) -> Detect:
         """`detect` as `Model.stream` takes it."""
         return parse_detect(self.detect)
 

@@ -65,9 +65,9 @@ def _find(network: RFDETR, config: EngineConfig) -> NetworkFile | None:
                 "runtime must be 'openvino' or 'auto' for the precision 'int8', and has 'fp32' and 'bf16', too, none "
                 f"of them compiled; got {config.runtime!r}, {precision!r} and compile={config.compile}."
             )
-        return (
-            _demo_int8(network) if precision == "int8" else _convert(network, "bf16" if precision == "bf16" else "fp32")
-        )
+        if precision == "int8":
+            return _demo_int8(network)
+        return _convert(network, "bf16" if precision == "bf16" else "fp32")
     if config.runtime != "auto" or precision not in ("auto", "fp32") or config.compile:
         return None
     root = _root()

@@ -68,6 +68,7 @@ def open_in_openvino(file: NetworkFile, device: torch.device) -> Session:
 
     precision = _NAMES.get(file.precision, "float32")
     name = f"OpenVINO {package.__version__.partition('-')[0]} on the CPU in {precision}, {threads} threads"
-    if not _PRODUCTS.get(file.precision, cpu_features()) & cpu_features():
+    products = _PRODUCTS.get(file.precision)
+    if products is not None and not products & cpu_features():
         name += f"; this CPU has no instructions for products of {precision}, which may be no faster than float32"
     return Session(name, "OpenVINO runs on CPUs", make_call)
