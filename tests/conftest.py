@@ -1,7 +1,6 @@
 """What every test shares: which machine it may need, how many threads it may take, and how exact its products are."""
 
 import importlib
-import logging
 import os
 import signal
 import tempfile
@@ -47,12 +46,6 @@ def _children_find_the_tests():
     """A command that runs in this process keeps its children from the current folder, and would keep later tests'."""
     yield
     os.environ.pop("PYTHONSAFEPATH", None)
-
-
-@pytest.fixture(autouse=True)
-def _logs_reach_caplog():
-    """A service that ends while another runs in this process leaves its logger as it found it, which may be closed."""
-    logging.getLogger("maskjet").propagate = logging.getLogger("maskjet.serve").propagate = True
 
 
 @pytest.fixture(scope="module")

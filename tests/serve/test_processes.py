@@ -562,7 +562,7 @@ def test_all_gpus_serve_and_their_processes_leave_each_others_alone(tmp_path, st
     with started(tmp_path, *options, devices="all", patch=CONTEXTS) as service, contextlib.ExitStack() as stack:
         service.wait_until_ready(600)
         names = [f"cuda:{index}" for index in range(count)]
-        assert f"serving demo on {', '.join(names)} (" in service.log
+        assert f"serving demo on {', '.join(names)} at " in service.log
         connections = [stack.enter_context(service.connect()) for _ in range(count)]
         for connection in connections:
             found = connection.json("/v1/predict", method="POST", body=encoded(street))

@@ -115,7 +115,7 @@ def _steps(network: RFDETR, inputs: Inputs, folder: Path) -> Iterator[_Step]:
 
 def _quantise(model: Any, inputs: Inputs, float_ops: Sequence[str]) -> Any:
     """Quantise a model but for the named operators."""
-    nncf.set_log_level(logging.ERROR)
+    logging.getLogger("nncf").setLevel(logging.ERROR)  # nncf.set_log_level also sets other people's handlers
     with contextlib.redirect_stdout(io.StringIO()):  # progress bars
         return nncf.quantize(
             model.clone(),
