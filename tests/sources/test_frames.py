@@ -15,12 +15,15 @@ from PIL import Image as PILImage
 
 from maskjet.errors import InputError, SourceError
 from maskjet.sources import opened_video
+from maskjet.sources.conversion import HeldPicture
+from maskjet.sources.decoding import Decoding
 from maskjet.sources.frames import open_source, split_sources
 from maskjet.sources.images import read_image, to_image
 from maskjet.sources.keyframes import cut_video, open_part
 from maskjet.sources.pillow_images import turn
 from tests.sources.clips import (
     SOUND_RATE,
+    assert_same,
     close_to,
     damage,
     encode,
@@ -149,6 +152,37 @@ class TestVideos:
         source, frames = read(path)
         assert close_to(frames[0].image, expected)
         assert source.size_hw == frames[0].size_hw == expected.shape[:2]
+        source, held = read(path, decoder=Decoding(keeps_yuv=True))
+        assert source.size_hw == held[0].size_hw == held[0].pixels.luma.shape == expected.shape[:2]
+        assert_same(held, frames)
+
+    @pytest.mark.parametrize(
+        ("codec", "pix_fmt", "is_held"),
+        [
+            ("libx264", "yuv420p", True),
+            ("libx264", "yuv444p", True),
+            ("libx264", "nv12", True),
+            ("mjpeg", "yuvj420p", True),
+            ("libx264", "yuv420p10le", False),
+            ("ffv1", "gray", False),
+            ("rawvideo", "yuyv422", False),
+            ("ffv1", "bgr0", False),
+        ],
+    )
+    def test_pictures_become_rgb_when_that_is_asked_for(self, codec, pix_fmt, is_held):
+        path = encode("v.mkv", [picture(34, 62, seed) for seed in range(3)], codec, pix_fmt=pix_fmt)
+        (_, frames), (_, held) = read(path), read(path, decoder=Decoding(keeps_yuv=True))
+        assert [isinstance(frame.pixels, HeldPicture) for frame in held] == [is_held] * 3
+        for frame, other in zip(held, frames, strict=True):
+            out = np.empty_like(other.image)
+            frame.copy_to(out)
+            np.testing.assert_array_equal(out, other.image)
+            if is_held:
+                assert "image" not in vars(frame)
+                luma = cv2.cvtColor(other.image, cv2.COLOR_RGB2GRAY).astype(int)
+                scaled = luma if pix_fmt == "yuvj420p" else 16 + luma * 219 / 255
+                assert np.abs(frame.pixels.luma - scaled).mean() < 2
+        assert_same(held, frames)
 
     @pytest.mark.parametrize("exif_orientation", [1, 3, 6, 8])
     def test_rotation_beside_data_that_pyav_18_does_not_know(self, exif_orientation):

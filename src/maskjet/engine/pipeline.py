@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -165,9 +165,10 @@ def _name_of(frames: Sequence[Frame]) -> str:
     return f"frame {first.index} of {first.source!r}" + (f" or the {more} frames with it" if more else "")
 
 
-def _pixels_of(frame: Frame) -> Pixels:
+def pixels_of(frame: Frame) -> Pixels:
     """The pixels of a frame as slots take them, without a copy if possible."""
-    return frame.pixels if isinstance(frame.pixels, Picture) else tensor_of(frame.pixels)
+    pixels = frame.pixels
+    return pixels if isinstance(pixels, torch.Tensor | Picture) else tensor_of(frame.image)
 
 
 def tensor_of(pixels: Image | torch.Tensor) -> torch.Tensor:
@@ -186,7 +187,7 @@ def _batch_of(frames: Sequence[Frame], most: int) -> Batch:
     """A batch of images, whose size is a power of two or `most`."""
     numbers = [frame.index for frame in frames]
     size = _padded(len(frames), most)
-    return Batch(partial("images{}".format, numbers), numbers[0], frames, list(map(_pixels_of, frames)), size)
+    return Batch(partial("images{}".format, numbers), numbers[0], frames, list(map(pixels_of, frames)), size)
 
 
 def _gather(kind_of: Callable[[tuple[int, int]], Hashable], frames: Iterable[Frame], most: int) -> Generator[Batch]:
@@ -234,7 +235,7 @@ def stream(
         room = max(room, 2 * batch)
     if propagation is not None:
         room, cut, finish = max(room, _AHEAD_OF_MOVING), propagation.shrink, propagation.finish
-    decoding = choose_decoding(engine.steps.config, len(sources))
+    decoding = replace(choose_decoding(engine.steps.config, len(sources)), keeps_yuv=propagation is not None)
     size_kind = _kinds(engine)
 
     def kind_of(frame: Frame) -> Hashable:
@@ -262,7 +263,7 @@ def stream(
                 size = _padded(len(frames), batch)
             if not frames:
                 return None
-            images = [_pixels_of(frame) for frame in frames] if is_detected else []
+            images = [pixels_of(frame) for frame in frames] if is_detected else []
             return Batch(partial(_name_of, frames), frames[0].index, frames, images, size)
 
         return Feed(take, readers.close, readers.check, lambda: readers.dropped)

@@ -15,6 +15,7 @@ from maskjet.checks import MOST_MOVED, Detect
 from maskjet.detections import Detections
 from maskjet.propagation.motion import WIDTH, Image
 from maskjet.propagation.moving import Moving, Part, between, move
+from maskjet.sources.conversion import HeldPicture
 from maskjet.sources.frames import Frame
 from maskjet.sources.picture import Picture
 
@@ -186,7 +187,9 @@ def _shrink(frame: Frame) -> Image:
     scale = WIDTH / max(height, width)
     size = (max(round(width * scale), 1), max(round(height * scale), 1))
     pixels = frame.pixels
-    if isinstance(pixels, Picture):
+    if isinstance(pixels, HeldPicture):
+        pixels = pixels.luma
+    elif isinstance(pixels, Picture):
         pixels = pixels.planes(pixels.memory)[0]
     if isinstance(pixels, torch.Tensor):
         if pixels.device.type != "cpu":

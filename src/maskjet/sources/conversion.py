@@ -1,7 +1,8 @@
-"""Convert decoded pictures to upright pixels: RGB on the host, or NV12 in GPU memory."""
+"""Convert decoded pictures to upright pixels: RGB on the host, at once or when asked for, or NV12 in GPU memory."""
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import av
@@ -12,24 +13,31 @@ from numpy.typing import NDArray
 from maskjet.sources.colours import FULL_RANGE, guess_matrix
 from maskjet.sources.decoding import download, why_not_kept
 from maskjet.sources.orientation import read_orientation
-from maskjet.sources.pillow_images import turn
+from maskjet.sources.pillow_images import TRANSPOSED, turn
 
 if TYPE_CHECKING:
     from maskjet.sources.picture import Picture
 
+_BITS = 8  # per value of luma that is kept
 _THREADS = 4  # FFmpeg's choice, 16 on 16 cores, makes decoding at 720p a fifth slower
 
 
 class PictureConverter:
     """Converts the pictures of one decoder to pixels, on "cpu" or "cuda:N".
 
+    Args:
+        device: Where.
+        keeps_yuv: Whether pictures on the CPU become `HeldPicture`s, if they have a plane of 8-bit luma.
+
     Attributes:
         fallback: Why pictures of a GPU's decoder were converted on the CPU; None if none were.
         is_on_cpu: Whether the CPU decoded some although the GPU was to do it.
     """
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, *, keeps_yuv: bool = False) -> None:
         self._to_rgb = av.video.reformatter.VideoReformatter()
+        self._converting = threading.Lock()  # held pictures are converted by any thread
+        self._keeps_yuv = keeps_yuv
         self._copier = None
         self.fallback: str | None = None
         self.is_on_cpu = False
@@ -38,11 +46,11 @@ class PictureConverter:
 
             self._copier = SurfaceCopier(device)
 
-    def convert(self, picture: av.VideoFrame) -> NDArray[np.uint8] | Picture:
+    def convert(self, picture: av.VideoFrame) -> NDArray[np.uint8] | HeldPicture | Picture:
         """Convert a picture to pixels.
 
         Returns:
-            uint8 [H, W, 3], RGB; or the picture in GPU memory, copied out of the decoder's.
+            uint8 [H, W, 3], RGB; the picture as it is, held; or in GPU memory, copied out of the decoder's.
 
         Raises:
             RuntimeError: The GPU failed.
@@ -61,6 +69,46 @@ class PictureConverter:
                 host = download(picture)
             else:
                 self.is_on_cpu = True
-        rgb = self._to_rgb.reformat(host, format="rgb24", src_colorspace=matrix, threads=_THREADS)
-        pixels = np.asarray(rgb.to_ndarray(), dtype=np.uint8)
-        return np.ascontiguousarray(turn(pixels, read_orientation(picture)))
+        elif self._keeps_yuv and _has_luma(picture):
+            return HeldPicture(picture, self)
+        return self.to_rgb(host, matrix, read_orientation(picture))
+
+    def to_rgb(self, host: av.VideoFrame, matrix: int | None, orientation: int) -> NDArray[np.uint8]:
+        """Convert a picture on the host, of a colour matrix if not its own, to upright RGB, uint8 [H, W, 3]."""
+        with self._converting:
+            rgb = self._to_rgb.reformat(host, format="rgb24", src_colorspace=matrix, threads=_THREADS)
+        return np.ascontiguousarray(turn(np.asarray(rgb.to_ndarray(), dtype=np.uint8), orientation))
+
+
+class HeldPicture:
+    """A decoded picture in the host's memory, which becomes RGB where that is asked for."""
+
+    def __init__(self, picture: av.VideoFrame, converter: PictureConverter) -> None:
+        self._picture, self._converter = picture, converter
+        self._orientation = read_orientation(picture)
+
+    @property
+    def size_hw(self) -> tuple[int, int]:
+        """(height, width) in pixels, upright."""
+        height, width = self._picture.height, self._picture.width
+        return (width, height) if self._orientation in TRANSPOSED else (height, width)
+
+    @property
+    def luma(self) -> NDArray[np.uint8]:
+        """uint8 [H, W], upright; of limited range if the video's is."""
+        plane = self._picture.planes[0]
+        rows = np.frombuffer(memoryview(plane), np.uint8).reshape(plane.height, plane.line_size)
+        return turn(rows[:, : plane.width], self._orientation)
+
+    def to_rgb(self, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
+        """uint8 [H, W, 3], RGB, upright: what the converter makes of others at once. `out` is overwritten."""
+        rgb = self._converter.to_rgb(self._picture, guess_matrix(self._picture), self._orientation)
+        if out is None:
+            return rgb
+        np.copyto(out, rgb)
+        return out
+
+
+def _has_luma(picture: av.VideoFrame) -> bool:
+    """Whether a picture has a plane of 8-bit luma."""
+    return len(picture.planes) > 1 and not picture.format.is_rgb and picture.format.components[0].bits == _BITS

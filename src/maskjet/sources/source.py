@@ -23,6 +23,7 @@ from maskjet.sources.selection import EVERYTHING, Selection, select_frames
 if TYPE_CHECKING:
     import torch
 
+    from maskjet.sources.conversion import HeldPicture
     from maskjet.sources.picture import Picture
 
 
@@ -42,8 +43,8 @@ class Frame:
     """Index in the source, from 0; counts frames that could not be decoded, not missing packets."""
     time_s: float | None
     """Presentation time in seconds; None if the source has no clock."""
-    pixels: NDArray[np.uint8] | torch.Tensor | Picture
-    """uint8 [H, W, 3] RGB on the host or as a GPU tensor; or a decoded video picture in GPU memory, NV12."""
+    pixels: NDArray[np.uint8] | torch.Tensor | HeldPicture | Picture
+    """uint8 [H, W, 3] RGB on the host or as a GPU tensor; or a decoded video picture that is not RGB yet."""
     source: str
     """Name of the source: its path or URL, if any; a URL without user, password and query values."""
     name: str
@@ -53,7 +54,7 @@ class Frame:
 
     @cached_property
     def image(self) -> NDArray[np.uint8]:
-        """uint8 [H, W, 3], RGB; a frame in GPU memory is copied and converted on first access.
+        """uint8 [H, W, 3], RGB; a frame in GPU memory is copied, a picture converted, on first access.
 
         Raises:
             DeviceError: The GPU failed.
@@ -61,7 +62,7 @@ class Frame:
         return self.pixels if isinstance(self.pixels, np.ndarray) else self._download(None)
 
     def copy_to(self, out: NDArray[np.uint8]) -> None:
-        """Copy the image into uint8 [H, W, 3], contiguous; from the GPU without keeping it as `image`.
+        """Copy the image into uint8 [H, W, 3], contiguous; without keeping it as `image` if it is not there yet.
 
         Raises:
             DeviceError: The GPU failed.
@@ -72,7 +73,7 @@ class Frame:
             self._download(out)
 
     def _download(self, out: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
-        """Copy the image from GPU memory into `out`, or a new array if None."""
+        """Copy or convert the image into `out`, or a new array if None."""
         import torch
 
         assert not isinstance(self.pixels, np.ndarray)

@@ -9,7 +9,7 @@ import numpy as np
 
 from maskjet.detections import Detections, join
 from maskjet.engine.engine import Engine
-from maskjet.engine.pipeline import tensor_of
+from maskjet.engine.pipeline import pixels_of
 from maskjet.engine.slot import Pixels
 from maskjet.ops.gpu import on_device
 from maskjet.sources.frames import Frame
@@ -50,14 +50,14 @@ class Tiles:
         tiles = cut_tiles(size_hw, input_hw=self._engine.steps.input_hw(size_hw), **asdict(self._tiling))
         if len(tiles) == 1:
             return [frame]
-        pixels, device = frame.pixels, self._engine.steps.device
+        pixels, device = pixels_of(frame), self._engine.steps.device
         views: list[Pixels]
         with on_device(device):
             if isinstance(pixels, Picture):
                 memory = pixels.memory.to(device)
                 views = [replace(pixels, memory=memory, tile=tile) for tile in tiles]
             else:
-                whole = tensor_of(pixels).to(device)
+                whole = pixels.to(device)
                 views = [whole[top : top + height, left : left + width] for top, left, height, width in tiles]
         about = frame.source, frame.name, frame.stream
         return [
