@@ -23,6 +23,7 @@ _CRITERIA = (cv2.TERM_CRITERIA_COUNT + cv2.TERM_CRITERIA_EPS, 10, 0.03)
 _FEWEST = 4  # points of a motion
 _ROUNDS = 3
 _ROUNDING = 0.25  # distance of points that says nothing, in shrunk pixels
+_MOST_ALIKE = 2**16 - 2
 _RIGID = 4.0  # spread of a thing, in shrunk pixels, above which its points may turn and scale it
 
 Points = NDArray[np.complex128]
@@ -106,12 +107,26 @@ def fit(before: Points, after: Points, is_found: Bools, factor: float) -> Points
     return moves
 
 
+@compiled("uint16[:, ::1](Array(uint8, 2, 'C', True))")
+def count_alike(crop: Image) -> NDArray[np.uint16]:
+    """For each pixel, how many squares of 2 × 2 from it downwards are of its value alone: uint16 [h, w]."""
+    rows, columns = crop.shape
+    alike = np.zeros((rows, columns), np.uint16)
+    for j in range(rows - 2, -1, -1):
+        for i in range(columns - 1):
+            value = crop[j, i]
+            if value == crop[j, i + 1] == crop[j + 1, i] == crop[j + 1, i + 1]:
+                alike[j, i] = 1 + min(alike[j + 1, i], _MOST_ALIKE)
+    return alike
+
+
 @compiled(
-    "uint8[::1](Array(uint8, 2, 'C', True), complex128, complex128, complex128, "
+    "uint8[::1](Array(uint8, 2, 'C', True), Array(uint16, 2, 'C', True), complex128, complex128, complex128, "
     "UniTuple(int64, 4), UniTuple(int64, 2), int64)"
 )
 def move_mask(
     crop: Image,
+    alike: NDArray[np.uint16],
     corner: complex,
     turn: complex,
     offset: complex,
@@ -123,6 +138,7 @@ def move_mask(
 
     Args:
         crop: uint8 [h, w], 1 inside, with a border of at least one pixel outside.
+        alike: Its `count_alike`; so many pixels need no interpolation.
         corner: Where its first pixel is.
         turn: Of the similarity.
         offset: Of the similarity.
@@ -140,17 +156,21 @@ def move_mask(
             edges = np.append(edges, np.empty_like(edges))
         is_inside = False
         at = (complex(x, top) - offset) * back - corner
-        for y in range(top, bottom):
+        y = top
+        while y < bottom:
             u, v = at.real - (y - top) * back.imag, at.imag + (y - top) * back.real
             i, j = int(np.floor(u)), int(np.floor(v))
-            value = 0.0
+            value, steps = 0.0, 1
             if 0 <= i < columns - 1 and 0 <= j < rows - 1:
                 a, b, c, d = crop[j, i], crop[j, i + 1], crop[j + 1, i], crop[j + 1, i + 1]
-                value = float(a)
-                if not a == b == c == d:
+                if alike[j, i] and back.real > 0:
+                    value = float(a)
+                    aside = np.inf if back.imag == 0 else (u - i - (back.imag < 0)) / back.imag
+                    steps = max(int(min((j + alike[j, i] - v) / back.real, aside, bottom - y)), 1)
+                else:
                     across, down = u - i, v - j
                     value = (1 - down) * ((1 - across) * a + across * b) + down * ((1 - across) * c + across * d)
-            area += value > 0.5
+            area += steps * (value > 0.5)
             if (value > 0.5) != is_inside:
                 is_inside = not is_inside
                 pixel = x * height + y
@@ -159,6 +179,7 @@ def move_mask(
                 else:
                     edges[count] = pixel
                     count += 1
+            y += steps
         if is_inside:
             edges[count] = x * height + bottom
             count += 1

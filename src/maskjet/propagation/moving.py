@@ -14,13 +14,38 @@ from numpy.typing import NDArray
 from maskjet.detections import Detections
 from maskjet.jit import Bools, Ints
 from maskjet.masks import coco_rle
-from maskjet.propagation.motion import POINTS, Image, Points, choose_points, fit, follow, move_mask
+from maskjet.propagation.motion import POINTS, Image, Points, choose_points, count_alike, fit, follow, move_mask
 from maskjet.tracking.matching import NEVER, assign, box_iou
 
 _ROWS = 4  # of points within a box
 _LEAST_PIXELS = 16  # of a moved mask, if it had as many
 _LINKED, _LINKED_OTHERS = 0.2, 0.5  # box IoU of an instance in two detected frames; if its class has changed
 _FAITHFUL = 0.5  # distance at which a point comes back, in shrunk pixels, that was followed forward and backward
+
+
+class _Cut(NamedTuple):
+    """A mask to move."""
+
+    corner: complex
+    """Where the crop's first pixel is."""
+    crop: Image
+    """As in `move_mask`, and the next field."""
+    alike: NDArray[np.uint16]
+    least: int
+    """Fewest pixels of it moved."""
+
+
+class Step(NamedTuple):
+    """What was followed to a frame from the one before."""
+
+    moves: Points
+    """complex128 [n, 2]: the motion to it from the detected frame."""
+    here: Points
+    """complex128 [n, k]: points in the frame before."""
+    there: Points
+    """The same points in this frame."""
+    is_found: Bools
+    """Which of them were found."""
 
 
 class Moving:
@@ -38,7 +63,7 @@ class Moving:
         """The motion to the frame itself: none, complex128 [n, 2]."""
         self.factor = complex(width / grey.shape[1], height / grey.shape[0])
         """Frame pixels per shrunk pixel, across and down."""
-        self._masks: list[tuple[complex, Image, int] | None] = [None] * len(found)  # corner, crop, fewest pixels
+        self._masks: list[_Cut | None] = [None] * len(found)
         boxes = found.xyxy.astype(np.float64).clip(0, (width, height, width, height))
         self._corners: Points = boxes[:, 0::2] + 1j * boxes[:, 1::2]
         self._at_edge = np.stack(
@@ -51,24 +76,24 @@ class Moving:
         found = self.found
         return self._spread() if found.rle is None else choose_points(coco_rle.to_runs(found.rle, found.image_size))
 
-    def follow(self, greys: Sequence[Image], start: Points | None = None) -> list[Points]:
-        """The motion, complex128 [n, 2], to each of the frames after the first one, where `start` had come to."""
-        moves = [self.start if start is None else start]
+    def follow(self, greys: Sequence[Image], start: Points | None = None) -> list[Step]:
+        """Follow the instances to each of the frames after the first one, where `start` had come to."""
+        moves, steps = self.start if start is None else start, []
         for before, after in pairwise(greys):
-            here = _apply(moves[-1], self._points)
+            here = _apply(moves, self._points)
             there, is_found = follow(before, after, here, self.factor)
             step = fit(here, there, is_found, self.factor.real)
-            moves.append(np.stack([step[:, 0] * moves[-1][:, 0], step[:, 0] * moves[-1][:, 1] + step[:, 1]], axis=1))
-        return moves[1:]
+            moves = np.stack([step[:, 0] * moves[:, 0], step[:, 0] * moves[:, 1] + step[:, 1]], axis=1)
+            steps.append(Step(moves, here, there, is_found))
+        return steps
 
-    def last(self, greys: Sequence[Image], moves: Sequence[Points], rows: Ints) -> Ints:
+    def last(self, greys: Sequence[Image], steps: Sequence[Step], rows: Ints) -> Ints:
         """In how many of the frames after the first one instances are there: most points are found, and come back."""
         alive, count = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.int64)
-        for (before, after), start in zip(pairwise(greys), (self.start, *moves), strict=False):
-            here = _apply(start[rows], self._points[rows])
-            there, is_found = follow(before, after, here, self.factor)
-            again, came_back = follow(after, before, there, self.factor)
-            is_true: Bools = is_found & came_back & (np.abs(again - here) < _FAITHFUL * self.factor.real)
+        for (before, after), step in zip(pairwise(greys), steps, strict=False):
+            again, came_back = follow(after, before, step.there[rows], self.factor)
+            is_true: Bools = step.is_found[rows] & came_back
+            is_true &= np.abs(again - step.here[rows]) < _FAITHFUL * self.factor.real
             alive &= is_true.mean(axis=1) >= 0.5
             count += alive
             if not alive.any():
@@ -87,17 +112,17 @@ class Moving:
 
     def mask(self, i: int, move: Points) -> bytes:
         """COCO's string of a moved mask; empty if next to nothing is left of it."""
-        corner, crop, least = self._masks[i] = self._masks[i] or self._cut(i)
+        cut = self._masks[i] = self._masks[i] or self._cut(i)
         height, width = self.found.image_size
-        rows, columns = crop.shape
+        rows, columns = cut.crop.shape
         turn, offset = complex(move[0]), complex(move[1])
-        ends = turn * (corner + np.array([0, columns - 1, 1j * (rows - 1), columns - 1 + 1j * (rows - 1)])) + offset
+        ends = turn * (cut.corner + np.array([0, columns - 1, 1j * (rows - 1), columns - 1 + 1j * (rows - 1)])) + offset
         left, top = max(int(ends.real.min()), 0), max(int(ends.imag.min()), 0)
         right, bottom = min(int(ends.real.max()) + 2, width), min(int(ends.imag.max()) + 2, height)
         if right <= left or bottom <= top:
             return b""
         window = (left, top, right, bottom)
-        return move_mask(crop, corner, turn, offset, window, (height, width), least).tobytes()
+        return move_mask(cut.crop, cut.alike, cut.corner, turn, offset, window, (height, width), cut.least).tobytes()
 
     def _spread(self) -> Points:
         """Points within boxes, whose borders may be background."""
@@ -106,7 +131,7 @@ class Moving:
         sides = self._corners[:, 1:] - self._corners[:, :1]
         return self._corners[:, :1] + sides.real * shares.real + 1j * sides.imag * shares.imag
 
-    def _cut(self, i: int) -> tuple[complex, Image, int]:
+    def _cut(self, i: int) -> _Cut:
         """A mask with a border; where the image cuts it off, it goes on behind the edge by half of its size."""
         assert self.found.rle is not None
         left, top, crop = coco_rle.decode_crop(self.found.rle[i])
@@ -117,8 +142,10 @@ class Moving:
         before, behind = (columns // 2 * at for at in (left == 0, left + columns == width))
         if crop.size:
             crop = np.asarray(cv2.copyMakeBorder(crop, up, down, before, behind, cv2.BORDER_REPLICATE), np.uint8)
+        padded = np.zeros((crop.shape[0] + 2, crop.shape[1] + 2), np.uint8)
+        padded[1:-1, 1:-1] = crop
         corner = complex(left - before - 1, top - up - 1)
-        return corner, np.ascontiguousarray(np.pad(crop, 1)), max(least, 1)
+        return _Cut(corner, padded, count_alike(padded), max(least, 1))
 
 
 class Part(NamedTuple):
@@ -182,7 +209,7 @@ def between(ahead: Moving, greys: Sequence[Image], behind: Moving, *, covers: bo
     """
     count, shrunk = len(greys), [ahead.grey, *greys, behind.grey]
     forward, backward = ahead.follow(shrunk), behind.follow(shrunk[::-1])
-    second_of = _link(ahead, forward[-1], behind.found)
+    second_of = _link(ahead, forward[-1].moves, behind.found)
     linked = np.flatnonzero(second_of >= 0)
     first_of = np.full(len(behind.found), -1)
     first_of[second_of[linked]] = linked
@@ -199,7 +226,8 @@ def between(ahead: Moving, greys: Sequence[Image], behind: Moving, *, covers: bo
             mine = np.concatenate([linked, mine])
         else:
             theirs = np.concatenate([second_of[linked], theirs])
-        one, other = Part(ahead, forward[k - 1], mine, k), Part(behind, backward[left - 1], theirs, left)
+        one = Part(ahead, forward[k - 1].moves, mine, k)
+        other = Part(behind, backward[left - 1].moves, theirs, left)
         if covers:
             one, other = (
                 one._replace(partners=other._replace(rows=second_of[mine])),

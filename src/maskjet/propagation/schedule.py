@@ -165,8 +165,8 @@ class Propagation:
         state = self._states[frame.stream]
         assert state.part is not None
         assert state.reached is not None
-        (moves,) = state.part.moving.follow([state.reached, frame.grey], state.part.moves)
-        state.part, state.reached = state.part._replace(moves=moves, since=state.part.since + 1), frame.grey
+        (step,) = state.part.moving.follow([state.reached, frame.grey], state.part.moves)
+        state.part, state.reached = state.part._replace(moves=step.moves, since=state.part.since + 1), frame.grey
         return move([state.part])
 
 
