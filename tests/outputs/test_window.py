@@ -84,6 +84,14 @@ def test_every_frame_is_shown_as_it_is_drawn(tk):
         window.write(next(frames(1)), some_detections(1))
 
 
+def test_the_title_says_how_many_frames_are_detected_on(tk):
+    found = some_detections(2)
+    with Window("cam") as window:
+        for number, frame in enumerate(frames(12)):
+            window.write(frame, found.with_moved(np.full(2, number % 4)) if number != 5 else found[:0])
+    assert tk.text == "cam - detected on 1 frame in 3.7"
+
+
 @pytest.mark.parametrize("key", ["q", "Q", "<Escape>", "WM_DELETE_WINDOW"])
 def test_the_user_ends_the_stream(tk, key):
     stop = threading.Event()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -25,15 +26,17 @@ _SHORTEST_S = 1 / 60  # shortest time between shown frames of a video
 _REST = 2.0  # pause after showing a frame, as a multiple of its duration
 _OF_SCREEN = 0.9  # largest share of the screen
 _GLANCE_S = 0.02  # polling interval of keys while the window is held
+_RECENT = 60  # frames with detections, of which the title says how many were detected on
 _CURE = "write a video with out instead"
 
 
 class Window(Sink):
     """A window with the frames and their detections drawn in, by Tk, which comes with most Pythons.
 
-    Frames of a video that come faster than they can be shown are left out, images of a folder are not. A frame larger
-    than the screen is shown smaller. The keys q and Esc and closing the window end the stream: `closed` is set, which
-    `Model.stream` takes as its `stop`, and nothing is shown from then on. All calls must come from one thread.
+    Frames of a video that come faster than they can be shown are left out, images of a folder are not. Where detections
+    are moved to frames, the title says to how many. A frame larger than the screen is shown smaller. The keys q and Esc
+    and closing the window end the stream: `closed` is set, which `Model.stream` takes as its `stop`, and nothing is
+    shown from then on. All calls must come from one thread.
 
     Args:
         title: Title of the window.
@@ -65,6 +68,7 @@ class Window(Sink):
         except tk.TclError as error:
             raise UnsupportedError(f"a window needs a screen, there is none ({first_line(error)}): {_CURE}.") from error
         self._root.title(title)
+        self._title, self._detected = title, deque[bool](maxlen=_RECENT)
         self._root.resizable(width=False, height=False)
         self._root.protocol("WM_DELETE_WINDOW", self.closed.set)
         for key in ("q", "Q", "<Escape>"):
@@ -83,6 +87,10 @@ class Window(Sink):
             raise InputError("The window is closed; open another.")
         if self.closed.is_set():
             return
+        if detections.moved is not None and len(detections):
+            self._detected.append(not detections.moved.any())
+            step = len(self._detected) / max(sum(self._detected), 1)
+            self._root.title(f"{self._title} - detected on 1 frame in {step:.1f}")
         begun_s = time.perf_counter()
         if frame.is_of_video and begun_s < self._next_s:
             self._painter.prepare(frame, detections)
