@@ -1,6 +1,7 @@
 """Detect on every N-th frame and move masks in between: masks' AP, tracks and frames per second beside every frame.
 
-Videos are drawn streets of 720p, encoded as cameras and films are, with the truth of each frame.
+Videos are drawn streets of 720p, encoded as cameras and films are, with the truth of each frame. An untrained Seg-Nano
+is timed on one of them, beside rfdetr's `predict` of each frame.
 
     python -m benchmarks.rate --folder /tmp/rate --out benchmarks/results/rate_cpu.json
 """
@@ -12,9 +13,10 @@ import io
 import math
 import pickle
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 from typing import Annotated, Any, Literal
@@ -22,25 +24,32 @@ from typing import Annotated, Any, Literal
 import av
 import cv2
 import numpy as np
+import torch
 import typer
 from hotcoco import COCO, COCOeval
 
 from benchmarks.command import OnlyOption, ReportOption, check_names, start
+from benchmarks.peers.rfdetr import build_exact
+from benchmarks.planted import plant_network
 from benchmarks.tracking_scenes import KINDS, Scene
 from benchmarks.tracking_scores import Tracked, score
 from maskjet.cli.options import print_result, progress
-from maskjet.config import Precision
+from maskjet.config import EngineConfig, Precision
 from maskjet.detections import Detections
 from maskjet.host import measuring
 from maskjet.host.machine import describe_machine
 from maskjet.masks import coco_rle
-from maskjet.model import load
+from maskjet.model import Model, load
+from maskjet.sources.frames import open_source
+from maskjet.sources.source import Source
+from maskjet.spec import SPECS
 from maskjet.tracking import Tracker
 from maskjet.traffic import Street
 
 _HEIGHT, _WIDTH, _MARGIN = 720, 1280, 48
 _LEAST = 16  # visible pixels of what is to be found
 _LOWEST, _WEAK = 0.05, 0.1  # confidence of what counts for AP, and of what a tracker gets
+_TIMED = 48  # frames of an untrained network
 _ENCODERS = {
     "camera": {"preset": "veryfast", "tune": "zerolatency", "bf": "0", "refs": "1"},
     "film": {"preset": "medium"},
@@ -94,6 +103,8 @@ def held_out() -> dict[str, Video]:
     return {f"{name} again": replace(video, seed=video.seed + 7000) for name, video in STUDIED.items()}
 
 
+NANO = "rf-detr-seg-nano"
+"""An untrained network, which is timed only."""
 SETS: Mapping[str, Mapping[str, Video]] = {"studied": STUDIED, "held out": held_out(), "10 frames/s": SLOW}
 """Sets of videos by name."""
 _True = tuple[dict[str, Any], int, int]  # mask, class id, track id
@@ -178,16 +189,16 @@ class RateCost:
     """A way on a set of videos."""
 
     videos: str
-    """One of `SETS`."""
+    """One of `SETS`, or `NANO`."""
     way: str
     """Name of the way."""
-    ap: float
-    """COCO's AP of masks over all frames."""
-    relative: float
+    ap: float | None
+    """COCO's AP of masks over all frames; None, as the next three, if the network is untrained."""
+    relative: float | None
     """That, relative to detecting every frame."""
-    mask_iou: float
+    mask_iou: float | None
     """Mean IoU of what is there with what was found of it; 0 where nothing was."""
-    hota: float
+    hota: float | None
     """HOTA of its tracks, in percent, mean of the videos."""
     fps: float | None
     """Frames per second, decoding included: median of the videos in turns; None where frames are repeated."""
@@ -211,11 +222,8 @@ class RateReport(measuring.MeasuredReport):
                 (
                     m.videos,
                     m.way,
-                    f"{m.ap:.3f}",
-                    f"{m.relative:.3f}",
-                    f"{m.mask_iou:.3f}",
-                    f"{m.hota:.1f}",
-                    "-" if m.fps is None else f"{m.fps:.1f}",
+                    *("-" if value is None else f"{value:.3f}" for value in (m.ap, m.relative, m.mask_iou)),
+                    *("-" if value is None else f"{value:.1f}" for value in (m.hota, m.fps)),
                 )
                 for m in self.measurements
             ),
@@ -232,13 +240,13 @@ def run(
     sets: Mapping[str, Mapping[str, Video]] = SETS,
     on_progress: Any = lambda: None,
 ) -> RateReport:
-    """Measure all ways on the demo model; `folder` keeps the videos."""
-    check_names(names, tuple(sets))
+    """Measure all ways on the demo model, and the rates of Seg-Nano; `folder` keeps the videos."""
+    check_names(names, (*sets, NANO))
     folder.mkdir(parents=True, exist_ok=True)
     costs: list[RateCost] = []
     with load("demo", device="cpu", precision=precision) as model:
         report = model.report()
-        for name in names:
+        for name in (name for name in names if name in sets):
             made = {each: make(folder, each, video) for each, video in sets[name].items()}
             results: dict[str, list[list[Detections]]] = {way.name: [] for way in ways}
             rates: dict[str, list[float]] = {way.name: [] for way in ways}
@@ -264,9 +272,32 @@ def run(
                 fps = None if way.repeats > 1 else round(median(rates[way.name]), 1)
                 overlap = _mask_iou(truths, results[way.name])
                 costs.append(RateCost(name, way.name, ap, ap / best, overlap, mean(hotas[way.name]), fps))
+    if NANO in names:
+        costs += _time_untrained(folder, ways)
+        on_progress()
     result = RateReport(machine=describe_machine(), model=f"demo, {report.network}", measurements=costs)
     result.write(path)
     return result
+
+
+def _time_untrained(folder: Path, ways: Sequence[Way]) -> list[RateCost]:
+    """Frames per second of Seg-Nano with random weights that find about 25 instances, and of rfdetr's `predict`."""
+    file, _ = make(folder, "street a", STUDIED["street a"])
+    images = [frame.image for frame in open_source(file, limit=_TIMED)]
+    network = plant_network(SPECS[NANO], images[:: _TIMED // 4], survivors=25)
+    peer = build_exact(network.state_dict(), network.spec, torch.device("cpu"), network.spec.threshold)
+    rates: dict[str, list[float]] = {}
+    with Model(network, EngineConfig(device="cpu")) as model:
+        kinds: dict[str, Callable[[Source], Iterable[Any]]] = {
+            way.name: partial(model.stream, detect=way.detect, delay=way.delay) for way in ways if way.repeats == 1
+        }
+        kinds["rfdetr's predict"] = lambda source: (peer.detect(frame.image) for frame in source)
+        for name, kind in [*kinds.items()] * 3:
+            with open_source(file, limit=_TIMED) as source:
+                began = time.perf_counter()
+                count = sum(1 for _ in kind(source))
+            rates.setdefault(name, []).append(count / (time.perf_counter() - began))
+    return [RateCost(NANO, name, None, None, None, None, round(median(each), 1)) for name, each in rates.items()]
 
 
 def _overlaps(rows: Sequence[_True], found: Detections) -> Any:
@@ -348,8 +379,8 @@ def main(
     precision: Annotated[str, typer.Option(help="auto, or int8, which needs OpenVINO.")] = "auto",
 ) -> None:
     """Compare ways to have masks on every frame."""
-    names = only or tuple(SETS)
-    with progress("measuring", sum(len(SETS[name]) for name in names)) as advance:
+    names = only or (*SETS, NANO)
+    with progress("measuring", sum(len(SETS.get(name, [name])) for name in names)) as advance:
         found = run(out, folder, names=names, precision=precision, on_progress=advance)  # type: ignore[arg-type]
     print_result(found, to_stdout=True)
 
