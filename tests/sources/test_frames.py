@@ -16,7 +16,6 @@ from PIL import Image as PILImage
 from maskjet.errors import InputError, SourceError
 from maskjet.sources import opened_video
 from maskjet.sources.conversion import HeldPicture
-from maskjet.sources.decoding import Decoding
 from maskjet.sources.frames import open_source, split_sources
 from maskjet.sources.images import read_image, to_image
 from maskjet.sources.keyframes import cut_video, open_part
@@ -37,6 +36,12 @@ from tests.sources.clips import (
 )
 
 pytestmark = pytest.mark.usefixtures("in_folder")
+
+
+def read_held(path):
+    with open_source(path) as source:
+        source.keeps_yuv = True
+        return source, list(source)
 
 
 class TestImages:
@@ -152,7 +157,7 @@ class TestVideos:
         source, frames = read(path)
         assert close_to(frames[0].image, expected)
         assert source.size_hw == frames[0].size_hw == expected.shape[:2]
-        source, held = read(path, decoder=Decoding(keeps_yuv=True))
+        source, held = read_held(path)
         assert source.size_hw == held[0].size_hw == held[0].pixels.luma.shape == expected.shape[:2]
         assert_same(held, frames)
 
@@ -171,7 +176,7 @@ class TestVideos:
     )
     def test_pictures_become_rgb_when_that_is_asked_for(self, codec, pix_fmt, is_held):
         path = encode("v.mkv", [picture(34, 62, seed) for seed in range(3)], codec, pix_fmt=pix_fmt)
-        (_, frames), (_, held) = read(path), read(path, decoder=Decoding(keeps_yuv=True))
+        (_, frames), (_, held) = read(path), read_held(path)
         assert [isinstance(frame.pixels, HeldPicture) for frame in held] == [is_held] * 3
         for frame, other in zip(held, frames, strict=True):
             out = np.empty_like(other.image)

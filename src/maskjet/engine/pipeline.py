@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -235,7 +235,7 @@ def stream(
         room = max(room, 2 * batch)
     if propagation is not None:
         room, cut, finish = max(room, _AHEAD_OF_MOVING), propagation.shrink, propagation.finish
-    decoding = replace(choose_decoding(engine.steps.config, len(sources)), keeps_yuv=propagation is not None)
+    decoding = choose_decoding(engine.steps.config, len(sources))
     size_kind = _kinds(engine)
 
     def kind_of(frame: Frame) -> Hashable:
@@ -249,6 +249,7 @@ def stream(
             decoding=decoding,
             on_fallback=engine.note_decoding,
             cut=cut,
+            keeps_yuv=propagation is not None,
             drops_late=drops_late,
             whole_batches=whole_batches,
             stop=stop,

@@ -30,6 +30,7 @@ class Readers:
         on_fallback: Called with the reason why the CPU decodes instead, once per source, or per item of a list.
         room: Capacity of a source's queue in frames, at least 1; reading pauses while it is full.
         cut: Makes of a frame those to take in its place, in the thread that reads it; they are queued together.
+        keeps_yuv: As an attribute of `Source`.
         drops_late: Whether a new frame replaces the last one in the queue, which counts as dropped, but is left once
             a part of what `cut` made of it was taken.
         whole_batches: Whether `take` waits until a batch is full, so that the same frames share a batch whatever the
@@ -46,13 +47,14 @@ class Readers:
         decoding: Decoding = ON_CPU,
         on_fallback: Callable[[str], object] = lambda _: None,
         cut: Callable[[Frame], Sequence[Frame]] | None = None,
+        keeps_yuv: bool = False,
         drops_late: bool = False,
         whole_batches: bool = False,
         stop: threading.Event | None = None,
     ) -> None:
         self._kind_of, self._cut, self._room = kind_of, cut, room
         self._decoding, self._on_fallback = decoding, on_fallback
-        self._drops_late, self._whole_batches = drops_late, whole_batches
+        self._keeps_yuv, self._drops_late, self._whole_batches = keeps_yuv, drops_late, whole_batches
         self._stop = stop or threading.Event()
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
@@ -150,6 +152,7 @@ class Readers:
         error = None
         try:
             opened = open_source(source, decoder=self._decoding)
+            opened.keeps_yuv = self._keeps_yuv
             frames = iter(opened)  # raises if another reader uses the source; then it must not be closed here
             queue.source = opened
             with opened:

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from maskjet.jit import Bools, Ints, compiled
 from maskjet.masks.coco_rle import BYTES_PER_COUNT, Runs, write_string
 
-POINTS = 24
+POINTS = 16
 """Points of an instance that are followed."""
 WIDTH = 320
 """Longest side of the shrunk images in which they are, in pixels."""
 _WINDOW = (11, 11)  # pixels around a point that are compared, in shrunk images
-_LEVELS = 3
+_LEVELS = 2
 _CRITERIA = (cv2.TERM_CRITERIA_COUNT + cv2.TERM_CRITERIA_EPS, 10, 0.03)
 _FEWEST = 4  # points of a motion
 _ROUNDS = 3

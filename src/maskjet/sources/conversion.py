@@ -25,19 +25,14 @@ _THREADS = 4  # FFmpeg's choice, 16 on 16 cores, makes decoding at 720p a fifth 
 class PictureConverter:
     """Converts the pictures of one decoder to pixels, on "cpu" or "cuda:N".
 
-    Args:
-        device: Where.
-        keeps_yuv: Whether pictures on the CPU become `HeldPicture`s, if they have a plane of 8-bit luma.
-
     Attributes:
         fallback: Why pictures of a GPU's decoder were converted on the CPU; None if none were.
         is_on_cpu: Whether the CPU decoded some although the GPU was to do it.
     """
 
-    def __init__(self, device: str, *, keeps_yuv: bool = False) -> None:
+    def __init__(self, device: str) -> None:
         self._to_rgb = av.video.reformatter.VideoReformatter()
         self._converting = threading.Lock()  # held pictures are converted by any thread
-        self._keeps_yuv = keeps_yuv
         self._copier = None
         self.fallback: str | None = None
         self.is_on_cpu = False
@@ -50,7 +45,8 @@ class PictureConverter:
         """Convert a picture to pixels.
 
         Returns:
-            uint8 [H, W, 3], RGB; the picture as it is, held; or in GPU memory, copied out of the decoder's.
+            uint8 [H, W, 3], RGB; the picture as it is, if the CPU decodes and it has a plane of 8-bit luma; or the
+            picture in GPU memory, copied out of the decoder's.
 
         Raises:
             RuntimeError: The GPU failed.
@@ -69,7 +65,7 @@ class PictureConverter:
                 host = download(picture)
             else:
                 self.is_on_cpu = True
-        elif self._keeps_yuv and _has_luma(picture):
+        elif _has_luma(picture):
             return HeldPicture(picture, self)
         return self.to_rgb(host, matrix, read_orientation(picture))
 

@@ -37,8 +37,6 @@ class Decoding:
     """Number of videos decoded in parallel."""
     takes_jpegs: bool = True
     """Whether the GPU decodes JPEGs, too."""
-    keeps_yuv: bool = False
-    """Whether pictures of videos that the CPU decodes become RGB only where that is asked for."""
 
     def jpeg_decoder(self) -> JPEGDecoder:
         """The GPU's decoder of JPEGs.

@@ -140,6 +140,7 @@ class LiveSource(Source):
     def _read_connection(self) -> Generator[Frame, None, str]:
         """Yield the frames of a connection; returns why it ended."""
         connection = self._connection
+        connection.keeps_yuv = self.keeps_yuv
         with connection:
             frames = iter(connection)
             try:

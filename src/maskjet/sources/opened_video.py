@@ -47,7 +47,7 @@ def open_video(url: str, decoding: Decoding = ON_CPU) -> OpenedVideo:
         SourceError: It can't be opened, or as `open_container`.
     """
     if decoding.device == "cpu":
-        return _open_on_cpu(url, keeps_yuv=decoding.keeps_yuv)
+        return _open_on_cpu(url)
     if is_stream(url):
         return _open_on_gpu(url, decoding) if decoding.is_worth_it() else _open_on_cpu(url)
     video = _open_on_cpu(url)
@@ -60,9 +60,9 @@ def open_video(url: str, decoding: Decoding = ON_CPU) -> OpenedVideo:
     return video
 
 
-def _open_on_cpu(url: str, fallback: str | None = None, *, keeps_yuv: bool = False) -> OpenedVideo:
-    container, converter = open_container(url), PictureConverter("cpu", keeps_yuv=keeps_yuv)
-    return OpenedVideo(url, container, video_of(container), ON_CPU, converter, fallback)
+def _open_on_cpu(url: str, fallback: str | None = None) -> OpenedVideo:
+    container = open_container(url)
+    return OpenedVideo(url, container, video_of(container), ON_CPU, PictureConverter("cpu"), fallback)
 
 
 def _open_on_gpu(url: str, decoding: Decoding) -> OpenedVideo:

@@ -122,6 +122,8 @@ class Source(ABC):
             GPU memory.
         fallback: Why frames are decoded or converted on the CPU although the GPU was to do it, the first reason of
             several; None if they are not.
+        keeps_yuv: Whether pictures of a video that the CPU decodes become RGB only where that is asked for; set before
+            frames are read.
         on_fallback: Called by a list with the reason of each image or video that the CPU decodes though the GPU was to.
     """
 
@@ -135,6 +137,7 @@ class Source(ABC):
     is_live: bool = False
     decoder: str = "cpu"
     fallback: str | None = None
+    keeps_yuv: bool = False
     on_fallback: Callable[[str], object] = staticmethod(lambda _: None)
 
     def __init__(self, name: str) -> None:

@@ -23,6 +23,7 @@ from maskjet.sources.containers import (
     shown_name,
     translate_ffmpeg_errors,
 )
+from maskjet.sources.conversion import HeldPicture
 from maskjet.sources.decoding import ON_CPU, Decoding
 from maskjet.sources.losses import Loss, announced_length
 from maskjet.sources.opened_video import OpenedVideo, open_video
@@ -156,6 +157,10 @@ class VideoSource(Source):
         frame, given, url = self._first, 0, self._video.url
         may_wait = is_stream(url)
         while frame is not None:
+            if not self.keeps_yuv and isinstance(frame.pixels, HeldPicture):
+                with translate_ffmpeg_errors(self.name):
+                    rgb = frame.pixels.to_rgb()
+                frame = Frame(frame.index, frame.time_s, rgb, frame.source, frame.name)
             yield frame
             given += 1
             if given == self._selection.limit:
