@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.responses import JSONResponse, StreamingResponse
 
-from maskjet.serve import bodies, problems, v1_schemas
+from maskjet.serve import bodies, problems
 from maskjet.serve.other_workers import OtherWorkers
 from maskjet.serve.service import Service
 from maskjet.serve.source_names import check_url
@@ -35,7 +35,7 @@ class _Route(APIRoute):
         return answer_or_forward
 
 
-router = APIRouter(tags=["sources"], route_class=_Route, responses=v1_schemas.PROBLEMS)
+router = APIRouter(tags=["sources"], route_class=_Route, responses=problems.RESPONSES)
 _Id = Annotated[str, Path(alias="id", description="Of the source, from GET /v1/sources.")]
 _MOST_BYTES = 2**16  # largest JSON of a new source
 _HEARTBEAT_S = 15.0
@@ -77,7 +77,7 @@ _BODY = {
 }
 
 
-@router.get("/v1/sources", summary="The sources that the service watches", responses=v1_schemas.SOURCES)
+@router.get("/v1/sources", summary="The sources that the service watches")
 async def sources(request: Request) -> dict[str, Any]:
     """Each source with its state and counts."""
     return {"sources": [source.as_dict() for source in _sources(request).all()]}
@@ -88,7 +88,6 @@ async def sources(request: Request) -> dict[str, Any]:
     status_code=201,
     summary="Watch another source",
     openapi_extra={"requestBody": _BODY},
-    responses=v1_schemas.ADD_SOURCE,
     response_class=JSONResponse,
 )
 async def add_source(request: Request) -> Response:
@@ -116,7 +115,7 @@ async def remove_source(request: Request, identity: _Id) -> Response:
 @router.get(
     "/v1/sources/{id}/events",
     summary="A source's results, as they come",
-    responses=v1_schemas.EVENTS,
+    responses={200: {"content": {"text/event-stream": {}}}},
     response_class=StreamingResponse,
 )
 async def events(request: Request, identity: _Id) -> Response:
@@ -128,7 +127,7 @@ async def events(request: Request, identity: _Id) -> Response:
 @router.get(
     "/v1/sources/{id}/preview.mjpeg",
     summary="A source's annotated pictures, as they come",
-    responses=v1_schemas.PREVIEW,
+    responses={200: {"content": {"multipart/x-mixed-replace": {}}}},
     response_class=StreamingResponse,
 )
 async def preview(request: Request, identity: _Id) -> Response:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from maskjet.serve import bodies, problems, v1_schemas, v2_codec
+from maskjet.serve import bodies, problems, v2_codec
 from maskjet.serve.clients import while_connected
 from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.service import Service
@@ -34,20 +34,17 @@ _BY_VERSION = ("/models/{model}", "/models/{model}/versions/{version}")
 
 _BODY = {
     "application/json": {"schema": {"type": "object", "externalDocs": {"url": "https://kserve.github.io/website"}}},
-    "application/octet-stream": v1_schemas.BINARY,
+    "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
 }
 _REQUEST = {
     "required": True,
     "description": f"JSON; or JSON, whose bytes the header {LENGTH_HEADER} states, and the tensor's bytes after it.",
     "content": _BODY,
 }
-_INFER: v1_schemas.Responses = {
-    200: {"description": "The outputs; in the form of requests.", "content": _BODY},
-}
-_STATE: v1_schemas.Responses = {200: {"description": "It is."}, 400: {"description": "It is not."}}
-_ERRORS: v1_schemas.Responses = {
-    "default": v1_schemas.answer("What is wrong.", v1_schemas.object_of("error", error=v1_schemas.TEXT))
-}
+_Responses = dict[int | str, dict[str, Any]]
+_INFER: _Responses = {200: {"description": "The outputs; in the form of requests.", "content": _BODY}}
+_STATE: _Responses = {200: {"description": "It is."}, 400: {"description": "It is not."}}
+_ERRORS: _Responses = {"default": {"description": "What is wrong: {error: ...}.", "content": {"application/json": {}}}}
 router = APIRouter(prefix=problems.PROTOCOL, tags=["Open Inference Protocol"], responses=_ERRORS)
 
 
