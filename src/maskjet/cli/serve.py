@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,7 +23,6 @@ from maskjet.cli.options import (
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, MaskjetError
 from maskjet.serve import check_extra
-from maskjet.serve.models import parse_models
 from maskjet.serve.settings import NAMES, Settings
 
 if TYPE_CHECKING:
@@ -45,13 +45,13 @@ _SETTINGS_PANEL = "Limits of the service"
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command one option per field of `Settings`, in place of its parameter `settings`."""
+
+    def make(given: dict[str, Any]) -> Settings:
+        return Settings(**given | {"source": tuple(given.get("source", ()))}).with_token()
+
     panels = {name: None if name in _MAIN else _SETTINGS_PANEL for name in NAMES}
     options = {name: option_of(Settings, name, panel, shows_default=True) for name, panel in panels.items()}
-    return with_options(command, "settings", options, _make_settings)
-
-
-def _make_settings(given: dict[str, Any]) -> Settings:
-    return Settings(**given | {"source": tuple(given.get("source", ()))}).with_token()
+    return with_options(command, "settings", options, make)
 
 
 @with_settings
@@ -108,6 +108,23 @@ def serve(
         _serve_alone(chosen, weights, config, settings)
     else:
         _serve_by_processes(chosen, weights, places, config, settings)
+
+
+def parse_models(given: Sequence[str], weights: object = None) -> dict[str, str]:
+    """Parse `--model` or `model=` values to models by name; raises InputError for invalid names or weights."""
+    models: dict[str, str] = {}
+    for text in given:
+        name, separator, model = text.partition("=")
+        if not separator:
+            name, model = Path(text).stem if os.sep in text or "." in text else text, text
+        if not name or not model:
+            raise InputError(f"model must be MODEL or NAME=MODEL, got {text!r}.")
+        if name in models:
+            raise InputError(f"model must have a name of its own for each, got {name!r} twice; give NAME=MODEL.")
+        models[name] = model
+    if weights is not None and len(models) > 1:
+        raise InputError("weights must go with one model, got several; give each as NAME=PATH.")
+    return models
 
 
 def _serve_by_processes(

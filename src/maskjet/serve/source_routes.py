@@ -77,7 +77,7 @@ _BODY = {
 }
 
 
-@router.get("/v1/sources", summary="The sources that the service watches")
+@router.get("/v1/sources")
 async def sources(request: Request) -> dict[str, Any]:
     """Each source with its state and counts."""
     return {"sources": [source.as_dict() for source in _sources(request).all()]}
@@ -86,7 +86,6 @@ async def sources(request: Request) -> dict[str, Any]:
 @router.post(
     "/v1/sources",
     status_code=201,
-    summary="Watch another source",
     openapi_extra={"requestBody": _BODY},
     response_class=JSONResponse,
 )
@@ -104,7 +103,7 @@ async def add_source(request: Request) -> Response:
     return JSONResponse(source.as_dict(), 201, {"Location": f"{request.url.path}/{source.id}"})
 
 
-@router.delete("/v1/sources/{id}", status_code=204, summary="Watch a source no longer")
+@router.delete("/v1/sources/{id}", status_code=204)
 async def remove_source(request: Request, identity: _Id) -> Response:
     """Only where the setting allow_sources lets clients who have the token do so."""
     _check_may_change(request.app.state.service)
@@ -114,7 +113,6 @@ async def remove_source(request: Request, identity: _Id) -> Response:
 
 @router.get(
     "/v1/sources/{id}/events",
-    summary="A source's results, as they come",
     responses={200: {"content": {"text/event-stream": {}}}},
     response_class=StreamingResponse,
 )
@@ -126,7 +124,6 @@ async def events(request: Request, identity: _Id) -> Response:
 
 @router.get(
     "/v1/sources/{id}/preview.mjpeg",
-    summary="A source's annotated pictures, as they come",
     responses={200: {"content": {"multipart/x-mixed-replace": {}}}},
     response_class=StreamingResponse,
 )

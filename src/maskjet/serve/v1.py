@@ -54,7 +54,6 @@ _MOST_ACCEPT = 1000  # characters; 30,000 types would hold the event loop for 20
 
 @router.post(
     PREDICT,
-    summary="Find things in an image, or in several",
     openapi_extra={"parameters": PARAMETERS, "requestBody": _IMAGES},
     responses={200: _ANSWERS},
     response_class=Response,
@@ -159,7 +158,7 @@ def _to_picture(image: Image | torch.Tensor, found: Detections, suffix: str, lab
     return encode(np.asarray(found.draw(pixels, label=label)), suffix)
 
 
-@router.get("/v1/models", summary="The models that are served")
+@router.get("/v1/models")
 async def models(request: Request) -> dict[str, Any]:
     """Each model with its classes, input size and limits; the first one serves requests that name none."""
     service: Service = request.app.state.service
@@ -180,7 +179,7 @@ def describe(dispatcher: Dispatcher) -> dict[str, Any]:
     }
 
 
-@router.get("/v1/status", summary="How the service runs")
+@router.get("/v1/status")
 async def status(request: Request) -> dict[str, Any]:
     """Device and implementation of each model's steps, and its counts so far.
 

@@ -48,20 +48,20 @@ _ERRORS: _Responses = {"default": {"description": "What is wrong: {error: ...}."
 router = APIRouter(prefix=problems.PROTOCOL, tags=["Open Inference Protocol"], responses=_ERRORS)
 
 
-@router.get("", summary="The server's name, version and extensions")
+@router.get("")
 async def describe_server() -> dict[str, Any]:
     """Metadata of the server."""
     return {"name": "maskjet", "version": __version__, "extensions": ["binary_tensor_data"]}
 
 
-@router.get("/health/live", summary="Whether the server is alive", responses=_STATE)
+@router.get("/health/live", responses=_STATE)
 async def live(request: Request) -> Response:
     """200; or 400, as the protocol demands, when the device has failed and the process must be restarted."""
     service: Service = request.app.state.service
     return _answer_health({"live": service.failure is None})
 
 
-@router.get("/health/ready", summary="Whether all models are ready", responses=_STATE)
+@router.get("/health/ready", responses=_STATE)
 async def ready(request: Request) -> Response:
     """200; or 400, as the protocol demands, while the service warms up, shuts down or has failed."""
     service: Service = request.app.state.service
@@ -116,8 +116,8 @@ async def infer(request: Request, model: str, version: str = VERSION) -> Respons
 
 
 for _path in _BY_VERSION:
-    router.get(_path, summary="A model's inputs and outputs")(describe_model)
-    router.get(f"{_path}/ready", summary="Whether a model is ready", responses=_STATE)(model_ready)
+    router.get(_path)(describe_model)
+    router.get(f"{_path}/ready", responses=_STATE)(model_ready)
     router.post(
         f"{_path}/infer",
         summary="Find things in an image, or in several",
