@@ -99,6 +99,9 @@ WeightsOption = Annotated[
 DepthOption = Annotated[int, option("N", "Batches in flight, 1 to 8.", panel=ENGINE_PANEL)]
 ReportOption = Annotated[Path | None, option("PATH", "A JSON file for the report.", "--out", "-o")]
 JsonOption = Annotated[bool, switch("--json", "Print the result as JSON on stdout.")]
+InputSizeOption = Annotated[
+    str | None, option("WIDTHxHEIGHT", "Size of the file's input, as for run; if not given, the model's.")
+]
 SizeOption = Annotated[str, option("WIDTHxHEIGHT", "Size in pixels; or 312, 720p or 1080p.")]
 
 
