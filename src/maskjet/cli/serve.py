@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -24,9 +24,6 @@ from maskjet.config import EngineConfig
 from maskjet.errors import InputError, MaskjetError
 from maskjet.serve import check_extra
 from maskjet.serve.settings import NAMES, Settings
-
-if TYPE_CHECKING:
-    from maskjet.host.devices import Place
 
 EPILOG = """
 # Serve the built-in model on this machine, at http://127.0.0.1:8000.
@@ -106,8 +103,14 @@ def serve(
         raise
     if devices is None and len(places) == 1:
         _serve_alone(chosen, weights, config, settings)
-    else:
-        _serve_by_processes(chosen, weights, places, config, settings)
+        return
+    from maskjet.serve.processes import serve as serve_by_workers
+
+    names, where = ", ".join(chosen), ", ".join(place.device for place in places)
+    told = f"maskjet: serving {names} on {where} at"
+    serve_by_workers(
+        chosen, places, config, settings, weights=weights, announce=lambda url: print_result(f"{told} {url}")
+    )
 
 
 def parse_models(given: Sequence[str], weights: object = None) -> dict[str, str]:
@@ -125,19 +128,6 @@ def parse_models(given: Sequence[str], weights: object = None) -> dict[str, str]
     if weights is not None and len(models) > 1:
         raise InputError("weights must go with one model, got several; give each as NAME=PATH.")
     return models
-
-
-def _serve_by_processes(
-    chosen: dict[str, str], weights: Path | None, places: Sequence[Place], config: EngineConfig, settings: Settings
-) -> None:
-    """Serve with worker processes."""
-    from maskjet.serve import processes
-
-    names, where = ", ".join(chosen), ", ".join(place.device for place in places)
-    told = f"maskjet: serving {names} on {where} at"
-    processes.serve(
-        chosen, places, config, settings, weights=weights, announce=lambda url: print_result(f"{told} {url}")
-    )
 
 
 def _serve_alone(chosen: dict[str, str], weights: Path | None, config: EngineConfig, settings: Settings) -> None:

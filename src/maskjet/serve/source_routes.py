@@ -46,30 +46,21 @@ _ShortText = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^([^\p
 
 
 class NewSource(BaseModel):
-    """The JSON body of POST /v1/sources."""
+    """The JSON body of POST /v1/sources; a field's description is what it must be, also in messages."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    url: str = Field(description="rtsp, rtsps, http or https.", max_length=2048)
-    name: _ShortText | None = Field(None, description="For people.")
-    model: _ShortText | None = Field(None, description="The first one that is served if left out.")
+    url: str = Field(description="a text of at most 2048 characters", max_length=2048)
+    name: _ShortText | None = Field(None, description="1..100 printable characters")
+    model: _ShortText | None = Field(None, description="1..100 printable characters")
     threshold: _Threshold | dict[str, _Threshold] | None = Field(
-        None, description="A confidence must exceed it; or one by class name."
+        None, description="a number 0..1, or an object of them by class name"
     )
-    classes: Annotated[list[str], Field(min_length=1)] | None = None
-    max_detections: Annotated[int, Field(ge=1)] | None = None
-    track: bool = Field(False, description="Whether detections get the ids of tracks.")
+    classes: list[str] | None = Field(None, description="a list of at least one text", min_length=1)
+    max_detections: int | None = Field(None, description="a whole number of at least 1", ge=1)
+    track: bool = Field(False, description="true or false")
 
 
-_EXPECTED = {
-    "url": "a text of at most 2048 characters",
-    "name": "1..100 printable characters",
-    "model": "1..100 printable characters",
-    "threshold": "a number 0..1, or an object of them by class name",
-    "classes": "a list of at least one text",
-    "max_detections": "a whole number of at least 1",
-    "track": "true or false",
-}
 _BODY = {
     "required": True,
     "description": "The source.",
@@ -179,9 +170,11 @@ def _parse(body: bytes) -> NewSource:
     except ValidationError as error:
         mistake = error.errors(include_url=False)[0]
         name = str(mistake["loc"][0])[:100] if mistake["loc"] else ""
-        if name not in _EXPECTED:
+        fields = NewSource.model_fields
+        if name not in fields:
             got = f", got {name!r}" if name else ""
-            known = ", ".join(NewSource.model_fields)
-            raise problems.bad_request(f"The body must be a JSON object with fields of {known}{got}.") from None
+            raise problems.bad_request(
+                f"The body must be a JSON object with fields of {', '.join(fields)}{got}."
+            ) from None
         got = "it is not" if name == "url" else f"got {show(mistake['input'])}"
-        raise problems.bad_request(f"{name} must be {_EXPECTED[name]}, {got}.") from None
+        raise problems.bad_request(f"{name} must be {fields[name].description}, {got}.") from None

@@ -43,7 +43,6 @@ _REQUEST = {
 }
 _Responses = dict[int | str, dict[str, Any]]
 _INFER: _Responses = {200: {"description": "The outputs; in the form of requests.", "content": _BODY}}
-_STATE: _Responses = {200: {"description": "It is."}, 400: {"description": "It is not."}}
 _ERRORS: _Responses = {"default": {"description": "What is wrong: {error: ...}.", "content": {"application/json": {}}}}
 router = APIRouter(prefix=problems.PROTOCOL, tags=["Open Inference Protocol"], responses=_ERRORS)
 
@@ -54,14 +53,14 @@ async def describe_server() -> dict[str, Any]:
     return {"name": "maskjet", "version": __version__, "extensions": ["binary_tensor_data"]}
 
 
-@router.get("/health/live", responses=_STATE)
+@router.get("/health/live")
 async def live(request: Request) -> Response:
     """200; or 400, as the protocol demands, when the device has failed and the process must be restarted."""
     service: Service = request.app.state.service
     return _answer_health({"live": service.failure is None})
 
 
-@router.get("/health/ready", responses=_STATE)
+@router.get("/health/ready")
 async def ready(request: Request) -> Response:
     """200; or 400, as the protocol demands, while the service warms up, shuts down or has failed."""
     service: Service = request.app.state.service
@@ -117,7 +116,7 @@ async def infer(request: Request, model: str, version: str = VERSION) -> Respons
 
 for _path in _BY_VERSION:
     router.get(_path)(describe_model)
-    router.get(f"{_path}/ready", responses=_STATE)(model_ready)
+    router.get(f"{_path}/ready")(model_ready)
     router.post(
         f"{_path}/infer",
         summary="Find things in an image, or in several",
