@@ -14,9 +14,9 @@ from starlette.requests import ClientDisconnect, Request
 
 from maskjet.serve import problems
 from maskjet.serve.service import LARGE, Reservation, Service
-from maskjet.serve.tickets import Decode, Image, LargeImage, WholeJPEG
+from maskjet.serve.tickets import Decode, LargeImage, WholeJPEG
 from maskjet.sources.image_headers import stated_size_hw
-from maskjet.sources.images import decode_image
+from maskjet.sources.images import Image, decode_image
 
 _UNNAMED = (b"", b"application/octet-stream", b"application/x-www-form-urlencoded")  # the last is curl's default
 

@@ -11,13 +11,13 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.responses import JSONResponse, StreamingResponse
 
+from maskjet.checks import shown
 from maskjet.serve import bodies, problems
 from maskjet.serve.other_workers import OtherWorkers
 from maskjet.serve.service import Service
 from maskjet.serve.source_names import check_url
 from maskjet.serve.sources import Sources, WatchedSource
 from maskjet.serve.tickets import Options
-from maskjet.serve.v2_json import show
 
 
 class _Route(APIRoute):
@@ -176,5 +176,5 @@ def _parse(body: bytes) -> NewSource:
             raise problems.bad_request(
                 f"The body must be a JSON object with fields of {', '.join(fields)}{got}."
             ) from None
-        got = "it is not" if name == "url" else f"got {show(mistake['input'])}"
+        got = "it is not" if name == "url" else f"got {shown(mistake['input'])}"
         raise problems.bad_request(f"{name} must be {fields[name].description}, {got}.") from None

@@ -20,7 +20,8 @@ from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.other_workers import OtherWorkers, is_from_worker
 from maskjet.serve.queries import PARAMETERS, Masks, Query, parse_query
 from maskjet.serve.service import Service
-from maskjet.serve.tickets import Answer, Image
+from maskjet.serve.tickets import Answer
+from maskjet.sources.images import Image
 from maskjet.version import __version__
 
 if TYPE_CHECKING:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
+from maskjet.checks import shown
 from maskjet.serve import bodies, problems, v2_codec
 from maskjet.serve.clients import while_connected
 from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.service import Service
 from maskjet.serve.v2_images import read_images
-from maskjet.serve.v2_json import read, show
+from maskjet.serve.v2_json import read
 from maskjet.version import __version__
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def _find(service: Service, model: str, version: str) -> Dispatcher:
     """Find a model's dispatcher; raises ProblemError 404 if there is no such model or version."""
     dispatcher = service.dispatcher(model)
     if version != VERSION:
-        raise problems.ProblemError(404, "no-such-version", f"version must be {VERSION!r}, got {show(version)}.")
+        raise problems.ProblemError(404, "no-such-version", f"version must be {VERSION!r}, got {shown(version)}.")
     return dispatcher
 
 
