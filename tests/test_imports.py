@@ -11,7 +11,6 @@ SOURCES = Path(__file__).parents[1] / "src"
 ROOMS = [
     *[
         "version",
-        "other_tools",
         "errors",
         "limits",
         "host",

@@ -14,7 +14,6 @@ from maskjet import model as models
 from maskjet.config import EngineConfig
 from maskjet.engine.slot import EagerSlot
 from maskjet.errors import InputError, UnsupportedError
-from maskjet.other_tools import ATTRIBUTES
 from maskjet.spec import SPECS
 from tests.networks.test_network import TINY, tiny_network, tolerance
 from tests.rounding import pair_rows
@@ -160,21 +159,6 @@ def test_bad_choices_are_named(arguments, tiny):
 def test_a_misspelt_name_is_answered():
     with pytest.raises(InputError, match=r"model must be .*, got 'rfdetr-seg-nan'; did you mean 'rf-detr-seg-nano'\?$"):
         maskjet.load("rfdetr-seg-nan")
-    with pytest.raises(InputError, match=r"got 'treshold'; did you mean 'threshold'\?$"):
-        maskjet.load("demo", treshold=0.5)
-
-
-def test_other_tools_words_are_answered_with_ours(tiny):
-    with maskjet.load(tiny, device="cpu") as model:
-        found = model.predict(np.zeros((32, 32, 3), np.uint8))
-        for call in (model, model.predict, model.stream):
-            with pytest.raises(InputError, match=r"got 'conf'; did you mean 'threshold'\?$"):
-                call("a.jpg", conf=0.5)
-        for owner, name, ours in ((model, "track", r"stream\(source, track=True\)"), (found, "boxes", "xyxy")):
-            with pytest.raises(AttributeError, match=rf"has no '{name}': use {ours}\.$"):
-                getattr(owner, name)
-    for kind, words in ATTRIBUTES.items():
-        assert not [name for name in words if hasattr(getattr(maskjet, kind), name)]
 
 
 def test_a_named_size_says_which_file_of_rfdetrs_it_needs(monkeypatch, tmp_path):

@@ -19,8 +19,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from maskjet.other_tools import ATTRIBUTES, OPTIONS
-
 
 class MaskjetError(Exception):
     """Base class of all errors that maskjet raises on purpose.
@@ -168,7 +166,7 @@ def suggest(name: object, known: Iterable[str], *, lists: bool = True) -> str:
     """End of a message about a misspelt name: the closest known name, or all of them if none is close.
 
     Args:
-        name: What was given instead of a known name, of any type; another tool's word stands for ours.
+        name: What was given instead of a known name, of any type.
         known: The valid names, at least one; case does not count.
         lists: Whether to list the known names if none is close; False where the message has them already.
 
@@ -183,21 +181,11 @@ def suggest(name: object, known: Iterable[str], *, lists: bool = True) -> str:
     from difflib import get_close_matches  # imported here: slow, and not needed by `import maskjet`
 
     names = list(known)
-    if isinstance(name, str) and OPTIONS.get(name) in names:
-        return f"; did you mean {OPTIONS[name]!r}?"
     by_folded = {each.casefold(): each for each in reversed(names)}
     close = get_close_matches(name.casefold(), by_folded, n=1) if isinstance(name, str) else []
     if close:
         return f"; did you mean {by_folded[close[0]]!r}?"
     return f"; known: {', '.join(names)}." if lists else "."
-
-
-def no_attribute(owner: object, name: str) -> AttributeError:
-    """Make the error of an attribute that an object lacks; names maskjet's own for another tool's."""
-    kind = type(owner).__name__
-    meant = ATTRIBUTES.get(kind, {}).get(name)
-    advice = "." if meant is None else f": use {meant}."
-    return AttributeError(f"{kind} has no {name!r}{advice}", name=name, obj=owner)
 
 
 @contextmanager

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import torch
 
@@ -31,7 +30,7 @@ from maskjet.detections import Detections
 from maskjet.engine import pipeline
 from maskjet.engine.engine import Engine
 from maskjet.engine.isolation import isolated
-from maskjet.errors import InputError, UnsupportedError, no_attribute, suggest
+from maskjet.errors import InputError, UnsupportedError
 from maskjet.host import process
 from maskjet.networks import Network, find_family, read_network
 from maskjet.networks.state_dict import digest_weights
@@ -52,25 +51,6 @@ if TYPE_CHECKING:
     from maskjet.tracking import Tracker, TrackerLike
 
 __all__ = ["ImageLike", "Model", "Report", "Threshold", "load", "open_model", "read_network"]
-
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-
-def _with_known_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Let a function name the option that a misspelt one is close to."""
-    parameters = inspect.signature(function).parameters
-    options = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
-
-    @functools.wraps(function)
-    def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if unknown := [name for name in kwargs if name not in parameters]:
-            end = suggest(unknown[0], options)
-            raise InputError(f"{function.__name__}() must be given options that it has, got {unknown[0]!r}{end}")
-        return function(*args, **kwargs)
-
-    return checked
 
 
 class _PredictOptions(TypedDict, total=False):
@@ -131,7 +111,6 @@ class Model:
     @overload
     def predict(self, images: Sequence[ImageLike], **options: Unpack[_PredictOptions]) -> list[Detections]: ...
 
-    @_with_known_options
     def predict(
         self,
         images: ImageLike | Sequence[ImageLike],
@@ -208,7 +187,6 @@ class Model:
 
     __call__ = predict
 
-    @_with_known_options
     def stream(
         self,
         source: Any,
@@ -451,11 +429,6 @@ class Model:
         """
         self._engine.close()
 
-    if not TYPE_CHECKING:  # else type checkers would let all attributes pass
-
-        def __getattr__(self, name: str) -> Any:
-            raise no_attribute(self, name)
-
     def __repr__(self) -> str:
         spec, steps = self.spec, self._engine.steps
         return f"Model({spec.name}: {spec.kind}, {len(spec.class_names)} classes, {steps.precision} on {steps.device})"
@@ -506,7 +479,6 @@ def open_model(
         return made
 
 
-@_with_known_options
 def load(
     model: str | os.PathLike[str] | torch.nn.Module,
     *,
@@ -515,7 +487,7 @@ def load(
     threshold: Threshold | None = None,
     classes: Sequence[str] | None = None,
     max_detections: int | None = None,
-    device: str | int | torch.device = "auto",
+    device: str | torch.device = "auto",
     precision: Precision = "auto",
     runtime: RuntimeName = "auto",
     engine: Driver = "auto",
@@ -549,7 +521,7 @@ def load(
         classes: Names of the classes to report; None for all.
         max_detections: Most detections per image, the most confident ones. None is 100, or a torchvision detector's
             own.
-        device: "auto", "cpu", "cuda", or "cuda:N", or N for short.
+        device: "auto", "cpu", "cuda" or "cuda:N".
         precision: Type of weights and activations.
         runtime: What runs the network.
         engine: Whether a frame is one CUDA graph.

@@ -7,7 +7,7 @@ import pytest
 import typer
 
 import maskjet
-from maskjet import other_tools, traffic
+from maskjet import traffic
 from maskjet.cli.app import app
 from maskjet.evaluation import speed
 from tests.cli.command_line import call
@@ -81,6 +81,7 @@ def test_the_version_is_printed(capsys):
         (("rnu",), "No such command 'rnu'. Did you mean 'run'?"),
         (("run", "a.mp4", "--modle"), "No such option: --modle (Possible options: --compile, --decoder, --model)"),
         (("run", "a.mp4", "--zzz"), "No such option: --zzz"),
+        (("run", "a.mp4", "--show=1"), "Option '--show' does not take a value."),
     ],
 )
 def test_misspelt_commands_and_options_are_answered(words, message, capsys):
@@ -142,35 +143,8 @@ def test_every_example_runs(tmp_path, monkeypatch, capsys):
         assert code == 0 or (words[2] == "gate" and code == 1), (words, err)
 
 
-@pytest.mark.parametrize(
-    ("line", "suggestion"),
-    [
-        ("predict a.mp4", "No such command 'predict'. Did you mean 'run'?"),
-        ("track a.mp4", "Did you mean 'run'?"),
-        ("ran a.mp4", "Did you mean 'run'?"),
-        ("run a.mp4 --conf 0.5", "--threshold)"),
-        ("run a.mp4 --conf=0.5", "--threshold)"),
-        ("bench a.mp4 --imgsz 312x312", "--input-size)"),
-        ("info --vid-stride 2", "No such option: --vid-stride"),  # it has no --every
-        ("run a.mp4 --outp b.mp4", "--out)"),
-        ("run a.mp4 --show=1", "Option '--show' does not take a value."),
-    ],
-)
-def test_words_of_other_tools_and_misspelt_ones_are_answered_with_ours(line, suggestion, capsys):
-    code, out, err = call(capsys, "maskjet", *line.split())
-    assert (code, out) == (2, "")
-    assert suggestion in err
-    assert ("--every" in err) is ("--every" in suggestion)
-
-
 @pytest.mark.parametrize("line", ["run --track", "job run nothing --track"])
 def test_a_flag_is_one_whatever_values_another_command_lets_it_have(line, capsys):
     _, _, err = call(capsys, "maskjet", *line.split())
     assert "--track" not in err
     assert "track must be" not in err
-
-
-def test_suggestions_are_commands_and_options_that_there_are():
-    assert {tuple(meant.split()) for meant in other_tools.COMMANDS.values()} <= ALL.keys()
-    assert not other_tools.COMMANDS.keys() & {words[0] for words in ALL if words}
-    assert {*other_tools.OPTIONS.values()} <= {param.name for each in ALL.values() for param in each.params}

@@ -83,7 +83,7 @@ def test_each_source_has_a_record_of_its_own(maskjet):
 
 
 def test_a_run_that_is_broken_off_leaves_no_whole_record(maskjet, gate, monkeypatch):
-    monkeypatch.setattr("maskjet.outputs.lines.last_line", lambda _: 1 / 0)
+    monkeypatch.setattr("maskjet.outputs.lines.RecordLines._finish", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         maskjet("run images --record --device cpu -o a.jsonl")
     code, _, err = gate("a.partial.jsonl one.jsonl --check")

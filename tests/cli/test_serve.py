@@ -5,9 +5,9 @@ import re
 
 import pytest
 
+from maskjet.cli.serve import parse_models
 from maskjet.errors import InputError
 from maskjet.serve import Settings
-from maskjet.serve.models import parse_models
 
 
 def test_every_setting_is_an_option_with_its_help(maskjet):

@@ -16,7 +16,6 @@ from maskjet.errors import InputError
 from maskjet.outputs.opening import check_outputs, open_sinks
 from maskjet.outputs.pictures import AnnotatedImages
 from maskjet.outputs.sink import Sinks
-from maskjet.outputs.video import AnnotatedVideo
 from maskjet.outputs.window import Window
 from maskjet.sources.frames import ListSource, open_source
 from maskjet.sources.images import read_image
@@ -136,7 +135,6 @@ class TestPictures:
         for make in (
             lambda: open_sinks(outs, style=style),
             lambda: check_outputs(outs, [ListSource([], "a")], style=style),
-            lambda: (AnnotatedVideo if "m" in name else AnnotatedImages)(outs[1], style=style),
         ):
             with pytest.raises(InputError, match=rf"a colour, 'mosaic' or 'blur' for 'new/{name}', which holds no tr"):
                 make()

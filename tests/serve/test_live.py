@@ -495,14 +495,14 @@ async def test_a_new_source_that_is_malformed_is_one_sentence_without_its_secret
             {"url": "rtsp://camera/", "key": 1},
             "The body must be a JSON object with fields of url, name, model, threshold, ",
         ),
-        ({"url": "rtsp://camera/", "name": "a\n"}, "name must be 1..100 printable characters, got 'a\ufffd'."),
+        ({"url": "rtsp://camera/", "name": "a\n"}, "name must be 1..100 printable characters, got 'a\\n'."),
         (
             {"url": "rtsp://camera/", "threshold": True},
-            "threshold must be a number 0..1, or an object of them by class name, got true.",
+            "threshold must be a number 0..1, or an object of them by class name, got True.",
         ),
         (
             {"url": "rtsp://camera/", "threshold": {"car": 1.5}},
-            "threshold must be a number 0..1, or an object of them by class name, got an object of 1.",
+            "threshold must be a number 0..1, or an object of them by class name, got a dict.",
         ),
         (
             {"url": "rtsp://camera/", "max_detections": 2.5},

@@ -111,18 +111,18 @@ def test_parameters_and_outputs_are_read():
 
 
 WRONG_FIELDS = [
-    ([], "The request must be an object, got a list of 0"),
+    ([], "The request must be an object, got \\[\\]"),
     ({}, r"inputs must be given\."),
     ({"inputs": []}, "inputs must have at least 1 item"),
     ({"inputs": image_input([1, 1, 3], data=[1, 2, 3])["inputs"] * 2}, "inputs must have at most 1 item"),
-    ({"inputs": [{"name": "\x1b[2J" + "x" * 10**5}]}, "got '\ufffd\\[2Jx{55}…'"),
+    ({"inputs": [{"name": "\x1b[2J" + "x" * 10**5}]}, r"got '\\x1b\[2Jx{91}…\.$"),
     (image_input([1, 1, 3], "FP32", data=[0, 0, 0]), r"inputs\.0\.datatype must be 'UINT8' or 'BYTES', got 'FP32'"),
     (image_input([1, 1, 1, 1, 3], data=[]), r"inputs\.0\.shape must have at most 4 items"),
     (image_input([1, 3], data=[]), r"shape must be \[H, W, 3\] or \[N, H, W, 3\] of UINT8, got \[1, 3\]"),
     (image_input([1, 1, 4], data=[]), r"shape must be .* of UINT8, got \[1, 1, 4\]"),
     (image_input([0, 1, 3], data=[]), r"inputs\.0\.shape\.0 must be greater than or equal to 1, got 0"),
-    (image_input([10**19, 1, 3], data=[]), "must be less than 2147483648, got a huge number"),
-    (image_input([True, 1, 3], data=[]), r"inputs\.0\.shape\.0 must be a valid integer, got true"),
+    (image_input([10**30, 1, 3], data=[]), "must be less than 2147483648, got a number of more than 64 bits"),
+    (image_input([True, 1, 3], data=[]), r"inputs\.0\.shape\.0 must be a valid integer, got True"),
     (image_input([1, 1], "BYTES", data=[]), r"shape must be \[N\] of BYTES"),
     (image_input([1, 1, 3]), "image must have either data or binary_data_size"),
     *(

@@ -10,7 +10,6 @@ from maskjet.cli import bench, export, info, quantize, run, serve, val, warm
 from maskjet.cli.flags import add_command
 from maskjet.cli.job import job_app
 from maskjet.cli.parity import parity_app
-from maskjet.cli.suggesting import Commands
 from maskjet.cli.traffic import traffic_app
 from maskjet.version import __version__
 
@@ -21,7 +20,6 @@ maskjet run street.mp4 -o found.mp4 -o found.jsonl
 """
 
 app = typer.Typer(
-    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",  # renders options in panels

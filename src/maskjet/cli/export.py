@@ -8,7 +8,7 @@ from typing import Annotated, cast, get_args
 import typer
 
 from maskjet.checks import parse_hw
-from maskjet.cli.options import JsonOption, WeightsOption, completing, option, print_result
+from maskjet.cli.options import InputSizeOption, JsonOption, WeightsOption, completing, option, print_result
 from maskjet.networks.exported.metadata import Precision
 from maskjet.spec import MODELS
 
@@ -43,9 +43,7 @@ def export(
             choices=_PRECISIONS,
         ),
     ] = "fp32",
-    input_size: Annotated[
-        str | None, option("WIDTHxHEIGHT", "Size of the file's input, as for run; if not given, the model's.")
-    ] = None,
+    input_size: InputSizeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a model to an ONNX file, and compare it with the model."""

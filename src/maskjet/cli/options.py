@@ -99,6 +99,9 @@ WeightsOption = Annotated[
 DepthOption = Annotated[int, option("N", "Batches in flight, 1 to 8.", panel=ENGINE_PANEL)]
 ReportOption = Annotated[Path | None, option("PATH", "A JSON file for the report.", "--out", "-o")]
 JsonOption = Annotated[bool, switch("--json", "Print the result as JSON on stdout.")]
+InputSizeOption = Annotated[
+    str | None, option("WIDTHxHEIGHT", "Size of the file's input, as for run; if not given, the model's.")
+]
 SizeOption = Annotated[str, option("WIDTHxHEIGHT", "Size in pixels; or 312, 720p or 1080p.")]
 
 
@@ -120,14 +123,8 @@ def with_label_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def with_tiling(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of `Tiling`, in place of its parameter `tiling`."""
-    size = "Detect on overlapping tiles of this size; auto: the model's input, enlarged until there are at most 64."
-    kinds: Any = {
-        "tile": (str, size),
-        "overlap": (float, "Least overlap, 0 to 0.9 of a side. Not given: 0.2."),
-        "full": (bool | None, "Whether to detect on whole frames, too; by default so."),
-    }
     panel = "For small things in large frames"
-    options = {name: optional(name, kind, _METAVARS.get(name, ""), text, panel) for name, (kind, text) in kinds.items()}
+    options = {field.name: option_of(Tiling, field.name, panel) for field in fields(Tiling)}
     return with_options(command, "tiling", options, lambda given: Tiling(parse_tile(given.pop("tile", None)), **given))
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from maskjet.checks import parse_hw
-from maskjet.cli.options import JsonOption, WeightsOption, completing, option, print_result, progress
+from maskjet.cli.options import InputSizeOption, JsonOption, WeightsOption, completing, option, print_result, progress
 from maskjet.spec import MODELS
 
 EPILOG = """
@@ -45,9 +45,7 @@ def quantize(
             "or else the largest share of detections that only one of both finds (0.02).",
         ),
     ] = None,
-    input_size: Annotated[
-        str | None, option("WIDTHxHEIGHT", "Size of the file's input, as for run; if not given, the model's.")
-    ] = None,
+    input_size: InputSizeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a model as INT8 for CPUs, if images show that it finds the same."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -22,11 +23,7 @@ from maskjet.cli.options import (
 from maskjet.config import EngineConfig
 from maskjet.errors import InputError, MaskjetError
 from maskjet.serve import check_extra
-from maskjet.serve.models import parse_models
 from maskjet.serve.settings import NAMES, Settings
-
-if TYPE_CHECKING:
-    from maskjet.host.devices import Place
 
 EPILOG = """
 # Serve the built-in model on this machine, at http://127.0.0.1:8000.
@@ -45,13 +42,13 @@ _SETTINGS_PANEL = "Limits of the service"
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command one option per field of `Settings`, in place of its parameter `settings`."""
+
+    def make(given: dict[str, Any]) -> Settings:
+        return Settings(**given | {"source": tuple(given.get("source", ()))}).with_token()
+
     panels = {name: None if name in _MAIN else _SETTINGS_PANEL for name in NAMES}
     options = {name: option_of(Settings, name, panel, shows_default=True) for name, panel in panels.items()}
-    return with_options(command, "settings", options, _make_settings)
-
-
-def _make_settings(given: dict[str, Any]) -> Settings:
-    return Settings(**given | {"source": tuple(given.get("source", ()))}).with_token()
+    return with_options(command, "settings", options, make)
 
 
 @with_settings
@@ -106,21 +103,31 @@ def serve(
         raise
     if devices is None and len(places) == 1:
         _serve_alone(chosen, weights, config, settings)
-    else:
-        _serve_by_processes(chosen, weights, places, config, settings)
-
-
-def _serve_by_processes(
-    chosen: dict[str, str], weights: Path | None, places: Sequence[Place], config: EngineConfig, settings: Settings
-) -> None:
-    """Serve with worker processes."""
-    from maskjet.serve import processes
+        return
+    from maskjet.serve.processes import serve as serve_by_workers
 
     names, where = ", ".join(chosen), ", ".join(place.device for place in places)
     told = f"maskjet: serving {names} on {where} at"
-    processes.serve(
+    serve_by_workers(
         chosen, places, config, settings, weights=weights, announce=lambda url: print_result(f"{told} {url}")
     )
+
+
+def parse_models(given: Sequence[str], weights: object = None) -> dict[str, str]:
+    """Parse `--model` or `model=` values to models by name; raises InputError for invalid names or weights."""
+    models: dict[str, str] = {}
+    for text in given:
+        name, separator, model = text.partition("=")
+        if not separator:
+            name, model = Path(text).stem if os.sep in text or "." in text else text, text
+        if not name or not model:
+            raise InputError(f"model must be MODEL or NAME=MODEL, got {text!r}.")
+        if name in models:
+            raise InputError(f"model must have a name of its own for each, got {name!r} twice; give NAME=MODEL.")
+        models[name] = model
+    if weights is not None and len(models) > 1:
+        raise InputError("weights must go with one model, got several; give each as NAME=PATH.")
+    return models
 
 
 def _serve_alone(chosen: dict[str, str], weights: Path | None, config: EngineConfig, settings: Settings) -> None:

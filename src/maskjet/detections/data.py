@@ -23,7 +23,6 @@ from maskjet.detections.json_types import read_fields as json_fields
 from maskjet.detections.pictures import DrawOptions
 from maskjet.detections.supervision import make_supervision
 from maskjet.detections.supervision import read_fields as supervision_fields
-from maskjet.errors import no_attribute
 from maskjet.host.extras import require
 from maskjet.host.printing import printable
 from maskjet.masks import MaskPixels, coco_rle
@@ -80,11 +79,6 @@ class Detections:
 
     def __post_init__(self) -> None:
         check_fields(self)
-
-    if not TYPE_CHECKING:  # else type checkers would let all attributes pass
-
-        def __getattr__(self, name: str) -> Any:
-            raise no_attribute(self, name)
 
     def __len__(self) -> int:
         return len(self.xyxy)

@@ -22,7 +22,6 @@ from maskjet.sources.frames import Frame
 _STARTS = {"images": b'{"file_name"', "videos": b'{"height"', "categories": b'{"name"', "annotations": b'{"id"'}
 _KINDS: Mapping[str, CocoKind] = {".segm": "segm", ".bbox": "bbox"}  # kind of results, by the suffix before .json
 _ENTRIES_AT_ONCE = 1000
-_OPTIONS = LabelOptions()
 
 
 class CocoJson(TextFile):
@@ -36,7 +35,7 @@ class CocoJson(TextFile):
     not grow and entries survive a crash. `close` builds the file from them.
     """
 
-    def __init__(self, path: str, options: LabelOptions = _OPTIONS, *, counts_images: bool = False) -> None:
+    def __init__(self, path: str, options: LabelOptions = LabelOptions(), *, counts_images: bool = False) -> None:
         super().__init__(path, suffix=".jsonl")
         self._options, self._counts_images = options, counts_images
         self._kind = _KINDS.get(Path(Path(path).stem).suffix.lower())

@@ -14,7 +14,6 @@ from maskjet.sources.frames import Frame
 SUFFIX = ".crops"
 """Suffix of an output folder of crops; a folder named "crops" counts, too."""
 _MOST_BYTES = 100  # longest folder name of a class
-_OPTIONS = LabelOptions()
 
 
 class Crops(FolderSink):
@@ -24,7 +23,7 @@ class Crops(FolderSink):
     its track's id: video_000003_0_track7.jpg. A name of a folder that another class has gets the class id.
     """
 
-    def __init__(self, path: str, options: LabelOptions = _OPTIONS, **others: Any) -> None:
+    def __init__(self, path: str, options: LabelOptions = LabelOptions(), **others: Any) -> None:
         super().__init__(path, suffix=".png" if options.crop_background == "transparent" else ".jpg", **others)
         self._options = options
         self._folders: dict[int, str] = {}

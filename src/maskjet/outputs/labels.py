@@ -23,7 +23,6 @@ SUFFIX = ".yolo"
 """Suffix of an output folder of YOLO labels."""
 _HIGHEST = 2**16 - 1  # highest class id; data.yaml has a line for each id below
 Line = NDArray[np.floating]
-_OPTIONS = LabelOptions()
 
 
 class YoloLabels(FolderSink):
@@ -35,7 +34,7 @@ class YoloLabels(FolderSink):
     has a name for each class id from 0, as the trainer wants it. Images that lie in images/ already stay.
     """
 
-    def __init__(self, path: str, options: LabelOptions = _OPTIONS, **others: Any) -> None:
+    def __init__(self, path: str, options: LabelOptions = LabelOptions(), **others: Any) -> None:
         # Trainers find the labels of an image by replacing the last "/images/".
         super().__init__(path, suffix=".txt", below="labels", **others)
         self._folder, self._options = Path(path).resolve(), options

@@ -81,14 +81,14 @@ class RecordLines(JsonLines):
     def __init__(self, path: str, about: Mapping[str, Any], source: Source) -> None:
         super().__init__(path)
         self._source = source
-        self._append(first_line(about), frames=0)
+        self._append(json_line(about), frames=0)
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one line."""
         self._append(line(frame, detections, digest(frame.image)))
 
     def _finish(self, temporary: TemporaryFile) -> None:
-        temporary.write(last_line([reason for _, reason in self._source.bad_frames]).encode())
+        temporary.write(json_line({"skipped": [reason for _, reason in self._source.bad_frames]}).encode())
         super()._finish(temporary)
 
 
@@ -114,17 +114,12 @@ def line(frame: Frame, detections: Detections, digest: str | None = None) -> str
         about["digest"] = digest
     if counts := counts_of(frame):
         about["counts"] = {count.name: count.as_dict() for count in counts}
-    return json.dumps(about | detections.as_dict(), allow_nan=False) + "\n"
+    return json_line(about | detections.as_dict())
 
 
-def first_line(about: Mapping[str, Any]) -> str:
-    """Encode how a record was made."""
-    return json.dumps(about, allow_nan=False) + "\n"
-
-
-def last_line(skipped: Sequence[str]) -> str:
-    """Encode the reasons why frames are missing from a record."""
-    return json.dumps({"skipped": skipped}) + "\n"
+def json_line(fields: Mapping[str, Any]) -> str:
+    """Encode an object as a line of JSON; the first of a record says how it was made, the last what was skipped."""
+    return json.dumps(fields, allow_nan=False) + "\n"
 
 
 def digest(image: NDArray[np.uint8]) -> str:

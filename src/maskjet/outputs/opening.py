@@ -50,7 +50,6 @@ _KINDS: Mapping[str, Kind] = {
     **dict.fromkeys(SUFFIXES, "images"),
 }
 _DRAWN = ("images", "video")
-_LABELS = LabelOptions()
 _SHARED = ("lines", "table", "events")  # kinds that accept frames of several sources, also into a pipe
 
 
@@ -58,11 +57,11 @@ _SHARED = ("lines", "table", "events")  # kinds that accept frames of several so
 class Content:
     """Options of the outputs' content."""
 
-    style: Style = field(default_factory=DrawStyle)
+    style: Style = DrawStyle()
     """Style of video and images: annotated, redacted or cut out."""
     with_audio: bool = True
     """Whether annotated video includes its source's audio."""
-    label_options: LabelOptions = _LABELS
+    label_options: LabelOptions = LabelOptions()
     """Options of labels, data sets and crops."""
     mask_pixels: MaskPixels = "raw"
     """Mask pixels kept in data outputs; pictures use `style.mask_pixels`."""
@@ -175,21 +174,13 @@ class Outputs:
             yield from ((out, source) for out in own)
 
 
-def find_existing(paths: Iterable[str], *, overwrite: bool) -> set[str]:
-    """Find outputs that exist already; raises InputError if they must not be replaced."""
-    existing = {out for out in paths if not _is_no_file(out) and _exists(Path(out))}
-    if existing and not overwrite:
-        raise InputError(f"out must not exist, {min(existing)!r} does: write to another path, or move it away.")
-    return existing
-
-
 def check_outputs(
     outs: Sequence[str],
     sources: Sequence[AnySource],
     *,
     style: Style | None = None,
     with_audio: bool = True,
-    label_options: LabelOptions = _LABELS,
+    label_options: LabelOptions = LabelOptions(),
     mask_pixels: MaskPixels = "raw",
     quality: int = DEFAULT_QUALITY,
     selection: Selection = EVERYTHING,
@@ -240,8 +231,11 @@ def check_outputs(
             raise InputError(f"record must go with a .jsonl file for each source, as {PLACEHOLDER}.jsonl, got {outs}.")
     content = Content(style or DrawStyle(), with_audio, label_options, mask_pixels, quality, record)
     paths = [*shared, *chain.from_iterable(owned)]
-    check_paths(paths, sources, style=content.style)
-    outputs = Outputs(shared, owned, sources, content, find_existing(paths, overwrite=overwrite))
+    _check_paths(paths, sources, content.style)
+    existing = {out for out in paths if not _is_no_file(out) and _exists(Path(out))}
+    if existing and not overwrite:
+        raise InputError(f"out must not exist, {min(existing)!r} does: write to another path, or move it away.")
+    outputs = Outputs(shared, owned, sources, content, existing)
     _check_pictures(outputs, selection)
     if not isinstance(content.style, DrawStyle) and (shown := next(filter(outputs.shows_frames, paths), None)):
         raise InputError(f"out must not show frames that are redacted or cut out, {shown!r} has them as they are.")
@@ -294,18 +288,15 @@ def _check_form(out: str) -> None:
         kind_of(out)
 
 
-def check_paths(outs: Sequence[str], sources: Sequence[AnySource] = (), *, style: Style) -> None:
-    """Check paths without `{}`, as `check_outputs` does."""
+def _check_paths(outs: Sequence[str], sources: Sequence[AnySource], style: Style) -> None:
+    """Check paths without `{}`."""
     if not outs:
         raise InputError("out must name at least one output, got none.")
     files = set(_identities(sources))
     seen: set[str | FileId] = set()
     for out in outs:
-        _check_form(out)
-        if kind_of(out) == "video":
+        if kind_of(out) == "video" or (is_picture(out) and Path(out).suffix.lower() != pictures.ALPHA):
             refuse_transparency(style, out)
-        if kind_of(out) == "images":
-            pictures.check_style(style, out)
         with naming(out):
             identities = {out} if _is_no_file(out) else _check_path(out, files)
         if seen & identities:

@@ -8,30 +8,24 @@ from typing import Any, NoReturn
 
 from maskjet.detections import Detections
 from maskjet.drawing import DrawStyle, Painter, Redaction, Style
-from maskjet.drawing.style import is_transparent, refuse_transparency
+from maskjet.drawing.style import is_transparent
 from maskjet.errors import InputError
 from maskjet.outputs.folder import FolderSink, is_picture, write_picture
 from maskjet.sources.frames import Frame
 
-_ALPHA = ".png"  # format of transparent pictures
-_STYLE = DrawStyle()
+ALPHA = ".png"
+"""Suffix of transparent pictures."""
 
 
 def suffix_of(style: Style) -> str | None:
     """Suffix enforced by a style; None if pictures keep theirs."""
-    return _ALPHA if is_transparent(style) else None
+    return ALPHA if is_transparent(style) else None
 
 
 def refuse_several(path: str) -> NoReturn:
     """Raise InputError: several frames would be written to one picture."""
     folder = f"{Path(path).with_suffix('')}/"
     raise InputError(f"out must be a folder for several frames, got {path!r}: write {folder!r}.")
-
-
-def check_style(style: Style, path: str) -> None:
-    """Raise InputError for a transparent style with a .jpg path."""
-    if is_picture(path) and Path(path).suffix.lower() != _ALPHA:
-        refuse_transparency(style, path)
 
 
 class AnnotatedImages(FolderSink):
@@ -42,8 +36,7 @@ class AnnotatedImages(FolderSink):
     of the same name in another folder, the frame's index is added.
     """
 
-    def __init__(self, path: str, *, style: Style = _STYLE, **others: Any) -> None:
-        check_style(style, path)
+    def __init__(self, path: str, *, style: Style = DrawStyle(), **others: Any) -> None:
         super().__init__(path, suffix=suffix_of(style), **others)
         self._painter = Painter(style, overwrites=True)
         self.redacts = isinstance(style, Redaction)

@@ -16,7 +16,6 @@ from PIL import Image, ImageOps
 
 from maskjet.detections import Detections
 from maskjet.drawing import DrawStyle, Painter, Redaction, Style
-from maskjet.drawing.style import refuse_transparency
 from maskjet.host.files import TemporaryFile, naming
 from maskjet.outputs.audio import AudioTrack, open_audio
 from maskjet.outputs.drawing_threads import MOST_WAITING, DrawingThreads
@@ -39,7 +38,6 @@ _CONTAINERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
 }
 """FFmpeg's format and options by suffix; files stay playable while being written, up to the last second."""
 SUFFIXES = tuple(_CONTAINERS)
-_STYLE = DrawStyle()
 
 _DEFAULT_FPS = 30.0
 _LOWEST_FPS, _HIGHEST_FPS = 0.001, 1000.0  # rates outside are ignored
@@ -82,12 +80,11 @@ class AnnotatedVideo(Sink):
         *,
         source: Source | None = None,
         with_audio: bool = True,
-        style: Style = _STYLE,
+        style: Style = DrawStyle(),
         quality: int = DEFAULT_QUALITY,
         threads: int | None = None,
         overwrites_frames: bool = False,
     ) -> None:
-        refuse_transparency(style, path)
         self._path = path
         self._painter = Painter(style, overwrites=True, overwrites_frames=overwrites_frames)
         self.redacts = isinstance(style, Redaction)

@@ -21,7 +21,6 @@ from maskjet.errors import InputError, MissingDependencyError, UnsupportedError,
 from maskjet.outputs.sink import Sink
 from maskjet.sources.frames import Frame
 
-_STYLE = DrawStyle()
 _SHORTEST_S = 1 / 60  # shortest time between shown frames of a video
 _REST = 2.0  # pause after showing a frame, as a multiple of its duration
 _OF_SCREEN = 0.9  # largest share of the screen
@@ -55,7 +54,7 @@ class Window(Sink):
         *,
         closed: threading.Event | None = None,
         holds: bool = False,
-        style: Style = _STYLE,
+        style: Style = DrawStyle(),
     ) -> None:
         self._painter = Painter(style, overwrites=True)
         self.redacts = isinstance(style, Redaction)

@@ -24,7 +24,7 @@ from maskjet.host.files import replacing
 from maskjet.host.machine import describe_machine
 from maskjet.host.printing import as_utf8, printable
 from maskjet.model import Model
-from maskjet.outputs.lines import digest, first_line, last_line, line
+from maskjet.outputs.lines import digest, json_line, line
 from maskjet.sources.frames import Frame
 
 _FORMAT = "maskjet record 1"
@@ -152,12 +152,12 @@ def write_record(
     """
     about = _describe(classes, dict.fromkeys(classes.values(), threshold), **settings)
     with translate_errors(InputError, f"{str(path)!r} must be a record that can be read again"):
-        _check_about(json.loads(first_line(about)), Path(path))
+        _check_about(json.loads(json_line(about)), Path(path))
         with replacing(path) as file:
-            file.write(first_line(about).encode())
+            file.write(json_line(about).encode())
             for index, (name, image, found) in enumerate(images):
                 file.write(line(Frame(index, None, image, name, name), found, digest(image)).encode())
-            file.write(last_line([]).encode())
+            file.write(json_line({"skipped": []}).encode())
 
 
 def read_record(path: str | Path) -> Record:

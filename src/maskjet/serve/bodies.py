@@ -12,12 +12,11 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import FormParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
-from maskjet.errors import SourceError, translate_errors
 from maskjet.serve import problems
 from maskjet.serve.service import LARGE, Reservation, Service
-from maskjet.serve.tickets import Decode, Image, LargeImage, WholeJPEG
+from maskjet.serve.tickets import Decode, LargeImage, WholeJPEG
 from maskjet.sources.image_headers import stated_size_hw
-from maskjet.sources.images import decode_image
+from maskjet.sources.images import Image, decode_image
 
 _UNNAMED = (b"", b"application/octet-stream", b"application/x-www-form-urlencoded")  # the last is curl's default
 
@@ -120,11 +119,9 @@ def decoders(service: Service, images: Sequence[EncodedImage], reservation: Rese
 
 
 def _decode(service: Service, image: EncodedImage, reservation: Reservation) -> Image | WholeJPEG | LargeImage:
-    with translate_errors(SourceError, f"image must be decodable, {image.title} is not"):
-        size_hw = stated_size_hw(image.data)
+    size_hw = stated_size_hw(image.data)
     if size_hw is None:
-        decode_image(image.data[:64], image.title)  # raises with the reason
-        raise problems.ProblemError(422, "undecodable", f"image must be decodable, {image.title} is not.")
+        return decode_image(image.data, image.title)  # raises with the reason
     pixels, most = size_hw[0] * size_hw[1], service.settings.pixels
     if pixels > most:
         raise problems.too_large(f"{image.title} has {size_hw[1]}×{size_hw[0]} pixels, the limit is {most:,}.")

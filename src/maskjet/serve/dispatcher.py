@@ -29,7 +29,8 @@ import numpy as np
 
 from maskjet.errors import DeviceError, device_error, first_line
 from maskjet.serve import problems
-from maskjet.serve.tickets import Answer, Decode, Image, LargeImage, Options, Ticket, WholeJPEG, resolve
+from maskjet.serve.tickets import Answer, Decode, LargeImage, Options, Ticket, WholeJPEG, resolve
+from maskjet.sources.images import Image
 from maskjet.tiling.layout import MOST_AUTO
 
 if TYPE_CHECKING:

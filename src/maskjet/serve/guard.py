@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from maskjet.serve import problems
 from maskjet.serve.other_workers import is_from_worker
 from maskjet.serve.service import Reservation, Service
-from maskjet.serve.settings import Settings
+from maskjet.serve.settings import Settings, is_loopback
 
 HEALTH = frozenset({"/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready"})
 """Paths of health probes: answered while draining, beyond the limits, and without a token."""
@@ -133,7 +133,7 @@ class _AccessControl:
             )
 
     def _is_own(self, name: str) -> bool:
-        return name == self._settings.host or Settings(host=name).is_loopback
+        return name == self._settings.host or is_loopback(name)
 
     @staticmethod
     def _check_origin(headers: Headers) -> None:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse
 
 from maskjet.serve.service import Service
 
 router = APIRouter(tags=["health"])
-_NOT: dict[int | str, dict[str, Any]] = {
-    503: {"description": "It is not; the text says why.", "content": {"text/plain": {}}}
-}
 
 
-@router.get("/health/live", response_class=PlainTextResponse, responses=_NOT)
+@router.get("/health/live", response_class=PlainTextResponse)
 async def live(request: Request) -> PlainTextResponse:
     """Whether the process works: 503 once the device has failed, so that a supervisor restarts it."""
     service: Service = request.app.state.service
@@ -24,7 +19,7 @@ async def live(request: Request) -> PlainTextResponse:
     return PlainTextResponse("live")
 
 
-@router.get("/health/ready", response_class=PlainTextResponse, responses=_NOT)
+@router.get("/health/ready", response_class=PlainTextResponse)
 async def ready(request: Request) -> PlainTextResponse:
     """Whether to send requests: 503 until each model has answered frames, and from SIGTERM on.
 

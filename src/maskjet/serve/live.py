@@ -26,15 +26,8 @@ from maskjet.tracking import Tracker
 
 router = APIRouter()
 DESCRIPTION = """\
-**WebSocket `/v1/stream?model=&threshold=&classes=&max_detections=&masks=&track=`**, with the parameters of
-`/v1/predict`, and `track=true` for detections with `track_id` and `track_class_id`: each binary message is a frame, an
-image file. The answers are JSON texts, in order: `{"frame": n, "dropped": total,
-"result": {…}}`, where n counts the frames sent, from 0, and the result is that of `/v1/predict`; for a frame that can't
-be answered `{"frame": n, "dropped": total, "problem": {…}}`. A frame whose work has not begun when a newer one comes is
-dropped and counted. Subprotocol: `maskjet`; browsers, which send no Authorization, give the token as a second one,
-`bearer.` and its base64url. Closed with 1001 when the service ends, 1003 after a text, 1008 for an invalid parameter,
-too many frames a second or none for long, 1009 after a message that is too large, 1011 when the device failed, and 1013
-when there are too many WebSockets.
+**WebSocket `/v1/stream?model=&threshold=&classes=&max_detections=&masks=&track=`**: each binary message is a frame, an
+image file; the answers are JSON texts, in order. docs/serving.md has their fields, subprotocols and closing codes.
 """
 _DEPTH = 2  # as `dispatcher.PERMITS`
 _BURST_S = 2.0  # for which the rate of frames is measured: so many may come at once, as after a network stall

@@ -15,6 +15,8 @@ from starlette.responses import Response
 from maskjet.errors import DeviceError, InputError, SourceError, UnsupportedError
 
 MEDIA_TYPE = "application/problem+json"
+RESPONSES: dict[int | str, dict[str, Any]] = {"default": {"description": "What is wrong.", "content": {MEDIA_TYPE: {}}}}
+"""Errors of every route, for OpenAPI. Without it FastAPI documents its own validation error."""
 PROTOCOL = "/v2"
 """Path prefix of the Open Inference Protocol."""
 _GONE = 499  # nginx's code for disconnected clients

@@ -16,24 +16,24 @@ from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.service import Service
 from maskjet.serve.settings import Settings
 from maskjet.serve.tickets import Options
-from maskjet.serve.v1_schemas import TEXT
 from maskjet.tiling.layout import UNCUT, Tiling, parse_tile
 
 Masks = Literal["rle", "polygons", "none"]
 """Format of masks in an answer."""
+_TEXT = {"type": "string"}
 _MOST_KEPT = 1000  # longest query string to cache, in bytes
 
 _PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
     "threshold": (
         "A confidence must exceed it: a number 0..1 for all classes; or name=value, repeated, for some, where others "
         "keep theirs.",
-        {"type": "array", "items": TEXT},
+        {"type": "array", "items": _TEXT},
     ),
-    "classes": ("Names of the classes to report, separated by commas.", TEXT),
+    "classes": ("Names of the classes to report, separated by commas.", _TEXT),
     "max_detections": ("Most detections per image.", {"type": "integer", "minimum": 1}),
     "masks": (
         "How masks are given: COCO RLE, outlines along the pixels' edges as lists of [x, y], or not at all.",
-        {**TEXT, "enum": list(get_args(Masks)), "default": "rle"},
+        {**_TEXT, "enum": list(get_args(Masks)), "default": "rle"},
     ),
     "tolerance": (
         "With masks=polygons, by how many pixels outlines may be off, so that they have fewer points.",
@@ -41,11 +41,11 @@ _PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "tile": (
         "For small things: tiles of this side in pixels, WIDTHxHEIGHT, auto, or none. All images have at most 64.",
-        TEXT,
+        _TEXT,
     ),
     "overlap": ("Least overlap of tiles, as a share of a side.", {"type": "number", "minimum": 0, "maximum": 0.9}),
     "full": ("Whether the whole image is looked at, too.", {"type": "boolean", "default": True}),
-    "model": ("Name of the model; the first one that is served if left out.", TEXT),
+    "model": ("Name of the model; the first one that is served if left out.", _TEXT),
 }
 PARAMETERS = [
     {"name": name, "in": "query", "required": False, "description": text, "schema": schema}

@@ -11,13 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from maskjet.checks import shown
 from maskjet.errors import MaskjetError, first_line, suggest
 from maskjet.host import process
 from maskjet.serve import problems
 from maskjet.serve.dispatcher import PERMITS, Dispatcher
 from maskjet.serve.metrics import Metrics
 from maskjet.serve.settings import Settings
-from maskjet.serve.v2_json import show
 
 if TYPE_CHECKING:
     from maskjet.model import Model
@@ -184,7 +184,7 @@ class Service:
         if name is None:
             return next(iter(self.dispatchers.values()))
         if name not in self.dispatchers:
-            detail = f"model must be one that is served, got {show(name)}{suggest(name, self.dispatchers)}"
+            detail = f"model must be one that is served, got {shown(name)}{suggest(name, self.dispatchers)}"
             raise problems.ProblemError(404, "no-such-model", detail)
         return self.dispatchers[name]
 

@@ -12,12 +12,6 @@ from maskjet.checks import Detect, check_count, parse_detect
 from maskjet.errors import InputError
 from maskjet.tiling.layout import Tiling, parse_tile
 
-_WHOLE = (
-    *("body_bytes", "parts", "pixels", "memory_bytes", "queue", "connections"),
-    *("streams", "frame_bytes", "frame_rate", "sources", "preview_fps"),
-)
-_SECONDS = ("deadline_s", "header_s", "body_s", "drain_s", "idle_s", "stall_s")
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -74,12 +68,13 @@ class Settings:
     stall_s: Annotated[float, "Seconds after which a client that does not read its answer is cut off."] = 20.0
 
     def __post_init__(self) -> None:
-        optional = [name for name in ("threads", "batch") if getattr(self, name) is not None]
-        for name in (*_WHOLE, *optional):
-            check_count(name, getattr(self, name), least=0 if name == "sources" else 1)
-        for name in _SECONDS:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        for each in fields(self):
+            name, value = each.name, getattr(self, each.name)
+            is_optional = name in ("threads", "batch") and value is not None
+            if is_optional or (type(each.default) is int and name != "port"):
+                check_count(name, value, least=0 if name == "sources" else 1)
+            is_seconds = not isinstance(value, bool) and isinstance(value, int | float) and 0 < value < float("inf")
+            if name.endswith("_s") and not is_seconds:
                 raise InputError(f"{name} must be a number of seconds above 0, got {value!r}.")
         if len(self.source) > self.sources:
             raise InputError(f"source must be given at most {self.sources} times, got {len(self.source)}; see sources.")
@@ -108,13 +103,6 @@ class Settings:
         token = os.environ.get("MASKJET_TOKEN")
         return self if self.token is not None or not token else replace(self, token=token)
 
-    @property
-    def is_loopback(self) -> bool:
-        """Whether `host` is reachable from this machine only."""
-        with suppress(ValueError):  # a host name
-            return ip_address(self.host.strip("[]")).is_loopback
-        return self.host == "localhost"
-
     def check_exposure(self) -> None:
         """Raise InputError if the service needs a token and has none.
 
@@ -125,11 +113,18 @@ class Settings:
                 "token must be given with allow_sources, as whoever may add a source reaches whatever this service "
                 "reaches: set MASKJET_TOKEN."
             )
-        if self.token is None and not self.insecure and not self.is_loopback:
+        if self.token is None and not self.insecure and not is_loopback(self.host):
             raise InputError(
                 f"token must be given to listen on {self.host!r}, which other machines reach: set MASKJET_TOKEN, or "
                 "insecure if whoever reaches it may use it."
             )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is reachable from this machine only."""
+    with suppress(ValueError):  # a host name
+        return ip_address(host.strip("[]")).is_loopback
+    return host == "localhost"
 
 
 NAMES = tuple(each.name for each in fields(Settings))

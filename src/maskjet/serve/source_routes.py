@@ -11,13 +11,13 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.responses import JSONResponse, StreamingResponse
 
-from maskjet.serve import bodies, problems, v1_schemas
+from maskjet.checks import shown
+from maskjet.serve import bodies, problems
 from maskjet.serve.other_workers import OtherWorkers
 from maskjet.serve.service import Service
 from maskjet.serve.source_names import check_url
 from maskjet.serve.sources import Sources, WatchedSource
 from maskjet.serve.tickets import Options
-from maskjet.serve.v2_json import show
 
 
 class _Route(APIRoute):
@@ -35,7 +35,7 @@ class _Route(APIRoute):
         return answer_or_forward
 
 
-router = APIRouter(tags=["sources"], route_class=_Route, responses=v1_schemas.PROBLEMS)
+router = APIRouter(tags=["sources"], route_class=_Route, responses=problems.RESPONSES)
 _Id = Annotated[str, Path(alias="id", description="Of the source, from GET /v1/sources.")]
 _MOST_BYTES = 2**16  # largest JSON of a new source
 _HEARTBEAT_S = 15.0
@@ -46,30 +46,21 @@ _ShortText = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^([^\p
 
 
 class NewSource(BaseModel):
-    """The JSON body of POST /v1/sources."""
+    """The JSON body of POST /v1/sources; a field's description is what it must be, also in messages."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    url: str = Field(description="rtsp, rtsps, http or https.", max_length=2048)
-    name: _ShortText | None = Field(None, description="For people.")
-    model: _ShortText | None = Field(None, description="The first one that is served if left out.")
+    url: str = Field(description="a text of at most 2048 characters", max_length=2048)
+    name: _ShortText | None = Field(None, description="1..100 printable characters")
+    model: _ShortText | None = Field(None, description="1..100 printable characters")
     threshold: _Threshold | dict[str, _Threshold] | None = Field(
-        None, description="A confidence must exceed it; or one by class name."
+        None, description="a number 0..1, or an object of them by class name"
     )
-    classes: Annotated[list[str], Field(min_length=1)] | None = None
-    max_detections: Annotated[int, Field(ge=1)] | None = None
-    track: bool = Field(False, description="Whether detections get the ids of tracks.")
+    classes: list[str] | None = Field(None, description="a list of at least one text", min_length=1)
+    max_detections: int | None = Field(None, description="a whole number of at least 1", ge=1)
+    track: bool = Field(False, description="true or false")
 
 
-_EXPECTED = {
-    "url": "a text of at most 2048 characters",
-    "name": "1..100 printable characters",
-    "model": "1..100 printable characters",
-    "threshold": "a number 0..1, or an object of them by class name",
-    "classes": "a list of at least one text",
-    "max_detections": "a whole number of at least 1",
-    "track": "true or false",
-}
 _BODY = {
     "required": True,
     "description": "The source.",
@@ -77,7 +68,7 @@ _BODY = {
 }
 
 
-@router.get("/v1/sources", summary="The sources that the service watches", responses=v1_schemas.SOURCES)
+@router.get("/v1/sources")
 async def sources(request: Request) -> dict[str, Any]:
     """Each source with its state and counts."""
     return {"sources": [source.as_dict() for source in _sources(request).all()]}
@@ -86,9 +77,7 @@ async def sources(request: Request) -> dict[str, Any]:
 @router.post(
     "/v1/sources",
     status_code=201,
-    summary="Watch another source",
     openapi_extra={"requestBody": _BODY},
-    responses=v1_schemas.ADD_SOURCE,
     response_class=JSONResponse,
 )
 async def add_source(request: Request) -> Response:
@@ -105,7 +94,7 @@ async def add_source(request: Request) -> Response:
     return JSONResponse(source.as_dict(), 201, {"Location": f"{request.url.path}/{source.id}"})
 
 
-@router.delete("/v1/sources/{id}", status_code=204, summary="Watch a source no longer")
+@router.delete("/v1/sources/{id}", status_code=204)
 async def remove_source(request: Request, identity: _Id) -> Response:
     """Only where the setting allow_sources lets clients who have the token do so."""
     _check_may_change(request.app.state.service)
@@ -115,8 +104,7 @@ async def remove_source(request: Request, identity: _Id) -> Response:
 
 @router.get(
     "/v1/sources/{id}/events",
-    summary="A source's results, as they come",
-    responses=v1_schemas.EVENTS,
+    responses={200: {"content": {"text/event-stream": {}}}},
     response_class=StreamingResponse,
 )
 async def events(request: Request, identity: _Id) -> Response:
@@ -127,8 +115,7 @@ async def events(request: Request, identity: _Id) -> Response:
 
 @router.get(
     "/v1/sources/{id}/preview.mjpeg",
-    summary="A source's annotated pictures, as they come",
-    responses=v1_schemas.PREVIEW,
+    responses={200: {"content": {"multipart/x-mixed-replace": {}}}},
     response_class=StreamingResponse,
 )
 async def preview(request: Request, identity: _Id) -> Response:
@@ -183,9 +170,11 @@ def _parse(body: bytes) -> NewSource:
     except ValidationError as error:
         mistake = error.errors(include_url=False)[0]
         name = str(mistake["loc"][0])[:100] if mistake["loc"] else ""
-        if name not in _EXPECTED:
+        fields = NewSource.model_fields
+        if name not in fields:
             got = f", got {name!r}" if name else ""
-            known = ", ".join(NewSource.model_fields)
-            raise problems.bad_request(f"The body must be a JSON object with fields of {known}{got}.") from None
-        got = "it is not" if name == "url" else f"got {show(mistake['input'])}"
-        raise problems.bad_request(f"{name} must be {_EXPECTED[name]}, {got}.") from None
+            raise problems.bad_request(
+                f"The body must be a JSON object with fields of {', '.join(fields)}{got}."
+            ) from None
+        got = "it is not" if name == "url" else f"got {shown(mistake['input'])}"
+        raise problems.bad_request(f"{name} must be {fields[name].description}, {got}.") from None

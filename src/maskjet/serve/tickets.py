@@ -8,9 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from maskjet.sources.images import Image
 from maskjet.tiling.layout import UNCUT, Tiling
 
 if TYPE_CHECKING:
@@ -18,9 +16,6 @@ if TYPE_CHECKING:
 
     from maskjet.detections import Detections
     from maskjet.sources.plain_jpegs import PlainJPEG
-
-Image = NDArray[np.uint8]
-"""uint8 [H, W, 3], RGB."""
 
 
 @dataclass(frozen=True)

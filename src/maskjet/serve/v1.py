@@ -14,13 +14,14 @@ from fastapi import APIRouter, Request, Response
 
 from maskjet.config import DEFAULT_THRESHOLD
 from maskjet.drawing.showing import encode
-from maskjet.serve import bodies, problems, v1_schemas
+from maskjet.serve import bodies, problems
 from maskjet.serve.clients import while_connected
 from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.other_workers import OtherWorkers, is_from_worker
 from maskjet.serve.queries import PARAMETERS, Masks, Query, parse_query
 from maskjet.serve.service import Service
-from maskjet.serve.tickets import Answer, Image
+from maskjet.serve.tickets import Answer
+from maskjet.sources.images import Image
 from maskjet.version import __version__
 
 if TYPE_CHECKING:
@@ -32,17 +33,30 @@ Kind = Literal["application/json", "image/jpeg", "image/png"]
 
 PREDICT = "/v1/predict"
 """Path of the inference route, the most frequent one."""
-router = APIRouter(tags=["maskjet"], responses=v1_schemas.PROBLEMS)
+router = APIRouter(tags=["maskjet"], responses=problems.RESPONSES)
 _KINDS: tuple[Kind, ...] = ("application/json", "image/jpeg", "image/png")
 _SUFFIXES: Mapping[str, str] = {"image/jpeg": ".jpg", "image/png": ".png"}
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+_IMAGES = {
+    "required": True,
+    "description": "One image: JPEG, PNG, WebP, BMP, TIFF or GIF (its first image); or a form with several.",
+    "content": {
+        **{f"image/{name}": _BINARY for name in ("jpeg", "png", "webp", "bmp", "tiff", "gif")},
+        "application/octet-stream": _BINARY,
+        "multipart/form-data": {"schema": {"type": "object", "additionalProperties": _BINARY["schema"]}},
+    },
+}
+_ANSWERS = {
+    "description": "The detections, as maskjet's Detections.as_dict; or with Accept: image/jpeg, drawn.",
+    "content": {kind: {} for kind in _KINDS},
+}
 _MOST_ACCEPT = 1000  # characters; 30,000 types would hold the event loop for 20 ms
 
 
 @router.post(
     PREDICT,
-    summary="Find things in an image, or in several",
-    openapi_extra={"parameters": PARAMETERS, "requestBody": v1_schemas.IMAGES},
-    responses=v1_schemas.PREDICT,
+    openapi_extra={"parameters": PARAMETERS, "requestBody": _IMAGES},
+    responses={200: _ANSWERS},
     response_class=Response,
 )
 async def predict(request: Request) -> Response:
@@ -145,7 +159,7 @@ def _to_picture(image: Image | torch.Tensor, found: Detections, suffix: str, lab
     return encode(np.asarray(found.draw(pixels, label=label)), suffix)
 
 
-@router.get("/v1/models", summary="The models that are served")
+@router.get("/v1/models")
 async def models(request: Request) -> dict[str, Any]:
     """Each model with its classes, input size and limits; the first one serves requests that name none."""
     service: Service = request.app.state.service
@@ -166,7 +180,7 @@ def describe(dispatcher: Dispatcher) -> dict[str, Any]:
     }
 
 
-@router.get("/v1/status", summary="How the service runs")
+@router.get("/v1/status")
 async def status(request: Request) -> dict[str, Any]:
     """Device and implementation of each model's steps, and its counts so far.
 

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from maskjet.serve import bodies, problems, v1_schemas, v2_codec
+from maskjet.checks import shown
+from maskjet.serve import bodies, problems, v2_codec
 from maskjet.serve.clients import while_connected
 from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.service import Service
 from maskjet.serve.v2_images import read_images
-from maskjet.serve.v2_json import read, show
+from maskjet.serve.v2_json import read
 from maskjet.version import __version__
 
 if TYPE_CHECKING:
@@ -34,37 +35,33 @@ _BY_VERSION = ("/models/{model}", "/models/{model}/versions/{version}")
 
 _BODY = {
     "application/json": {"schema": {"type": "object", "externalDocs": {"url": "https://kserve.github.io/website"}}},
-    "application/octet-stream": v1_schemas.BINARY,
+    "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
 }
 _REQUEST = {
     "required": True,
     "description": f"JSON; or JSON, whose bytes the header {LENGTH_HEADER} states, and the tensor's bytes after it.",
     "content": _BODY,
 }
-_INFER: v1_schemas.Responses = {
-    200: {"description": "The outputs; in the form of requests.", "content": _BODY},
-}
-_STATE: v1_schemas.Responses = {200: {"description": "It is."}, 400: {"description": "It is not."}}
-_ERRORS: v1_schemas.Responses = {
-    "default": v1_schemas.answer("What is wrong.", v1_schemas.object_of("error", error=v1_schemas.TEXT))
-}
+_Responses = dict[int | str, dict[str, Any]]
+_INFER: _Responses = {200: {"description": "The outputs; in the form of requests.", "content": _BODY}}
+_ERRORS: _Responses = {"default": {"description": "What is wrong: {error: ...}.", "content": {"application/json": {}}}}
 router = APIRouter(prefix=problems.PROTOCOL, tags=["Open Inference Protocol"], responses=_ERRORS)
 
 
-@router.get("", summary="The server's name, version and extensions")
+@router.get("")
 async def describe_server() -> dict[str, Any]:
     """Metadata of the server."""
     return {"name": "maskjet", "version": __version__, "extensions": ["binary_tensor_data"]}
 
 
-@router.get("/health/live", summary="Whether the server is alive", responses=_STATE)
+@router.get("/health/live")
 async def live(request: Request) -> Response:
     """200; or 400, as the protocol demands, when the device has failed and the process must be restarted."""
     service: Service = request.app.state.service
     return _answer_health({"live": service.failure is None})
 
 
-@router.get("/health/ready", summary="Whether all models are ready", responses=_STATE)
+@router.get("/health/ready")
 async def ready(request: Request) -> Response:
     """200; or 400, as the protocol demands, while the service warms up, shuts down or has failed."""
     service: Service = request.app.state.service
@@ -119,8 +116,8 @@ async def infer(request: Request, model: str, version: str = VERSION) -> Respons
 
 
 for _path in _BY_VERSION:
-    router.get(_path, summary="A model's inputs and outputs")(describe_model)
-    router.get(f"{_path}/ready", summary="Whether a model is ready", responses=_STATE)(model_ready)
+    router.get(_path)(describe_model)
+    router.get(f"{_path}/ready")(model_ready)
     router.post(
         f"{_path}/infer",
         summary="Find things in an image, or in several",
@@ -180,7 +177,7 @@ def _find(service: Service, model: str, version: str) -> Dispatcher:
     """Find a model's dispatcher; raises ProblemError 404 if there is no such model or version."""
     dispatcher = service.dispatcher(model)
     if version != VERSION:
-        raise problems.ProblemError(404, "no-such-version", f"version must be {VERSION!r}, got {show(version)}.")
+        raise problems.ProblemError(404, "no-such-version", f"version must be {VERSION!r}, got {shown(version)}.")
     return dispatcher
 
 

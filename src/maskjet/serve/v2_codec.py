@@ -46,12 +46,13 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, StringConstraints
 
+from maskjet.checks import shown
 from maskjet.detections import Detections
 from maskjet.errors import InputError, suggest
 from maskjet.host.printing import sanitise
 from maskjet.serve import v2_images
 from maskjet.serve.tickets import Options
-from maskjet.serve.v2_json import Fields, show
+from maskjet.serve.v2_json import Fields
 
 _Text = Annotated[str, StringConstraints(max_length=2**10)]
 _Name = Annotated[_Text, StringConstraints(strip_whitespace=True)]
@@ -130,7 +131,7 @@ class InferRequest(Fields):
         for output in self.outputs or [_Output(name=name) for name in by_name]:
             name, is_binary = output.name, output.parameters.binary_data
             if name not in by_name:
-                raise InputError(f"outputs must be of the model's, got {show(name)}{suggest(name[:60], by_name)}")
+                raise InputError(f"outputs must be of the model's, got {shown(name)}{suggest(name[:60], by_name)}")
             if name in chosen:
                 raise InputError(f"outputs must have each name once, got {name!r} twice.")
             chosen[name] = by_name[name], default if is_binary is None else is_binary

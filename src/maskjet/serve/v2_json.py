@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from maskjet.checks import shown
 from maskjet.errors import InputError
 from maskjet.host.printing import sanitise
 from maskjet.serve import problems
@@ -53,15 +54,4 @@ def _explain(error: Any) -> str:
         return f"{name} must be given."
     own = {"extra_forbidden": "be left out: it is unknown", "none_required": "be left out"}
     expected = own.get(error["type"]) or re.sub(r"^\w+ should ", "", error["msg"])
-    return f"{name} must {expected}, got {show(error['input'])}."
-
-
-def show(value: object) -> str:
-    """Format an untrusted value for a message: short, one line, valid UTF-8."""
-    if isinstance(value, str):
-        return repr(sanitise(value, 60))
-    if isinstance(value, list | dict):
-        return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value)}"
-    if isinstance(value, int) and abs(value) >= 2**63:
-        return "a huge number"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else sanitise(repr(value), 60)
+    return f"{name} must {expected}, got {shown(error['input'])}."

@@ -7,12 +7,12 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from maskjet.checks import parse_hw
 from maskjet.errors import InputError
 
-TileSize = int | tuple[int, int] | Literal["auto"]
+TileSize = tuple[int, int] | int | Literal["auto"]
 """Side of square tiles, or (height, width), in pixels; "auto" derives it from the network's input."""
 MOST, MOST_AUTO = 256, 64
 """Most tiles of a frame, not counting the whole frame: in general, and for "auto" or a service's request."""
@@ -30,18 +30,18 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True)
 class Tiling:
-    """Options of cutting frames into tiles; the arguments of `Model.predict`.
+    """Options of cutting frames into tiles; the arguments of `Model.predict`, and the command line's help.
 
     Raises:
         InputError: A field is not as `cut_tiles` takes it, or others are given without `tile`.
     """
 
-    tile: TileSize | None = None
-    """Size of a tile; None for frames as they are."""
-    overlap: float = 0.2
-    """Least overlap of neighbouring tiles, as a share of a tile's side."""
-    full: bool = True
-    """Whether to process the whole frame, too."""
+    tile: Annotated[
+        TileSize | None,
+        "Detect on overlapping tiles of this size; auto: the model's input, enlarged until there are at most 64.",
+    ] = None
+    overlap: Annotated[float, "Least overlap, 0 to 0.9 of a side. Not given: 0.2."] = 0.2
+    full: Annotated[bool, "Whether to detect on whole frames, too; by default so."] = True
 
     def __post_init__(self) -> None:
         tile, overlap = self.tile, self.overlap
