@@ -28,8 +28,11 @@ def test_choices_are_checked(name, value):
     assert raised.value.argument == name
 
 
-def test_a_device_may_be_pytorchs():
-    assert EngineConfig(device=torch.device("cuda", 2)).device == "cuda:2"
+@pytest.mark.parametrize(
+    ("device", "name"), [(0, "cuda:0"), ("1", "cuda:1"), (torch.device("cuda", 2), "cuda:2"), ("cpu", "cpu")]
+)
+def test_a_gpu_may_be_a_number(device, name):
+    assert EngineConfig(device=device).device == name
 
 
 @pytest.mark.parametrize(
@@ -37,7 +40,6 @@ def test_a_device_may_be_pytorchs():
     [
         ({"device": "meta"}, InputError),
         ({"device": "cuda:x"}, InputError),
-        ({"device": 0}, InputError),
         ({"device": "cuda:99"}, UnsupportedError),
         ({"precision": "fp16", "device": "cpu"}, UnsupportedError),
         ({"nvtx": True, "device": "cpu"}, UnsupportedError),

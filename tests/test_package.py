@@ -169,7 +169,7 @@ def test_load_has_every_option_of_the_configuration():
     assert options.keys() - expected.keys() == {"weights", "class_names", "threshold", "classes"}
     described = inspect.getdoc(maskjet.load)
     other = {
-        "device": (str | torch.device, "auto"),  # the configuration has its name
+        "device": (str | int | torch.device, "auto"),  # the configuration has its name
         "max_detections": (int | None, None),  # the network's own
     }
     for field in fields(EngineConfig):

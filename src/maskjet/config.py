@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from maskjet.checks import check_choice, check_count, parse_color, parse_hw
 from maskjet.errors import InputError, UnsupportedError, suggest
+from maskjet.host.devices import name_device
 from maskjet.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class EngineConfig:
     annotation describes it; the command line shows the same text.
     """
 
-    device: Annotated[str, "auto (the first GPU, else the CPU), cpu, cuda or cuda:N."] = "auto"
+    device: Annotated[str, "auto (the first GPU, else the CPU), cpu, cuda, or cuda:N, or N for short."] = "auto"
     precision: Annotated[
         Precision,
         "Type of weights and activations; boxes and scores stay float32. auto: fp16 on a GPU, fp32 on a CPU; int8: of "
@@ -94,7 +95,7 @@ class EngineConfig:
     nvtx: Annotated[bool, "Mark the host's work on each batch with NVTX ranges, for Nsight Systems (GPU)."] = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "device", str(self.device))
+        object.__setattr__(self, "device", name_device(self.device))
         hints = typing.get_type_hints(type(self))
         for name in ("precision", "runtime", "engine", "resample", "resize", "letterbox_place", "decoder"):
             known = typing.get_args(hints[name])

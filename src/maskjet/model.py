@@ -487,7 +487,7 @@ def load(
     threshold: Threshold | None = None,
     classes: Sequence[str] | None = None,
     max_detections: int | None = None,
-    device: str | torch.device = "auto",
+    device: str | int | torch.device = "auto",
     precision: Precision = "auto",
     runtime: RuntimeName = "auto",
     engine: Driver = "auto",
@@ -521,7 +521,7 @@ def load(
         classes: Names of the classes to report; None for all.
         max_detections: Most detections per image, the most confident ones. None is 100, or a torchvision detector's
             own.
-        device: "auto", "cpu", "cuda" or "cuda:N".
+        device: "auto", "cpu", "cuda", or "cuda:N", or N for short.
         precision: Type of weights and activations.
         runtime: What runs the network.
         engine: Whether a frame is one CUDA graph.

@@ -55,7 +55,7 @@ def choose(devices: str, check_cpu: Callable[[], None], processes: int | None = 
         processes: Processes for each name; None for as many as fill a GPU, but one for names that are repeated.
         check_cpu: Called if a CPU is among the devices, `EngineConfig.check_cpu`.
     """
-    names = [name.strip() for name in devices.split(",")] if devices not in (ALL, "auto") else []
+    names = [name_device(name.strip()) for name in devices.split(",")] if devices not in (ALL, "auto") else []
     for name in names:
         if not re.fullmatch(r"cpu|cuda(:\d{1,4})?", name):
             given = f"{name!r} in {devices!r}" if len(names) > 1 else repr(name)
@@ -81,6 +81,11 @@ def choose(devices: str, check_cpu: Callable[[], None], processes: int | None = 
         counts = [processes or 1] * len(names)
     names = [name for name, count in zip(names, counts, strict=True) for _ in range(count)]
     return place(names, os.environ, cores=cores)
+
+
+def name_device(device: object) -> str:
+    """Normalise the name of a device: 0 and "0" become "cuda:0"."""
+    return f"cuda:{device}" if re.fullmatch(r"\d{1,4}", str(device)) else str(device)
 
 
 def _fill(place: Place, cores: int) -> int:
