@@ -60,7 +60,7 @@ def changed(exported, tmp_path):
     return change
 
 
-def fixed_batch(proto, batch=1):
+def fixed_batch(proto, batch):
     for each in (*proto.graph.input, *proto.graph.output):
         each.type.tensor_type.shape.dim[0].dim_value = batch
 
@@ -100,7 +100,7 @@ def test_outputs_of_another_size_than_for_zeros_are_refused(runtime, changed):
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("batch", [None, 1, 2])
-def test_detections_are_the_networks(runtime, batch, exported, changed):
+def test_detections_are_the_networks(runtime, batch, exported):
     path = exported(batch=batch).path  # three images are no multiple of two
     images = [image(seed=seed) for seed in range(3)]
     with maskjet.load(path, runtime=runtime, device="cpu", threshold=THRESHOLD) as model:
