@@ -304,6 +304,18 @@ def test_operators_that_cannot_be_exported_are_named(inner, message):
         translation.translate(Odd(inner), {"x": torch.zeros(2, 3)}, ["y"])
 
 
+@pytest.mark.parametrize("sides", [(24, 80), (26, 78), (10, 26), (7, 13), (36, 126), (41, 100)])
+def test_images_are_resized_to_their_size(sides, tmp_path):
+    side, size = sides
+    module = Odd(lambda x: torch.nn.functional.interpolate(x, size=(size, 2 * size), mode="bilinear"))
+    model = translation.translate(module, {"x": torch.zeros(2, 1, side, side)}, ["y"])
+    ir.save(model, tmp_path / "a.onnx")
+    onnx.checker.check_model(tmp_path / "a.onnx", full_check=True)
+    seen = torch.rand(3, 1, side, side, generator=torch.Generator().manual_seed(0))
+    found = run(tmp_path / "a.onnx", x=seen)["y"]
+    np.testing.assert_allclose(found, module(seen).numpy(), rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "argument"),
     [

@@ -33,9 +33,9 @@ def export(
 ) -> ExportedFile:
     """Write a network to an ONNX file of opset 17, and compare the file with the network.
 
-    The batch is free unless it is given, all other sizes are fixed, and nothing in the file depends on values or
-    computes shapes: no Loop, If, NonZero, Shape or Expand. Nodes and initialisers are named after the network's
-    modules. The file's metadata say what the network takes and finds: docs/export.md lists them.
+    The batch is free unless it is given, all other sizes are fixed, and nothing in the file depends on values: no Loop,
+    If or NonZero. Nodes and initialisers are named after the network's modules. The file's metadata say what the
+    network takes and finds: docs/export.md lists them.
 
     Input: `images`, [batch, 3, S, S] in the file's precision, (RGB / 255 - mean) / std, stretched to S × S bilinearly
     with half-pixel centres and no antialias; `maskjet.ops.preprocess` makes it.

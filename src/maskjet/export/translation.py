@@ -102,9 +102,14 @@ def _mean(x: Any, axes: Sequence[int], keepdim: bool = False) -> Any:
 
 
 def _resize(x: Any, size: Sequence[int], is_aligned: bool, _: Any) -> Any:
-    scales = op.Constant(value_floats=[1.0, 1.0, size[0] / x.shape[2], size[1] / x.shape[3]])  # sizes need the batch's
+    ratios = [1.0, 1.0, size[0] / x.shape[2], size[1] / x.shape[3]]
+    scales = sizes = None
+    if all((2**16 * ratio).is_integer() for ratio in ratios):  # exact in float32: sides, rounded down, are `size`
+        scales = op.Constant(value_floats=ratios)
+    else:
+        sizes = op.Concat(op.Shape(x, start=0, end=2), op.Constant(value_ints=[*size]), axis=0)
     centres = "align_corners" if is_aligned else "half_pixel"
-    return op.Resize(x, None, scales, mode="linear", coordinate_transformation_mode=centres)
+    return op.Resize(x, None, scales, sizes, mode="linear", coordinate_transformation_mode=centres)
 
 
 def _split(x: Any, width: int, axis: int) -> list[Any]:
