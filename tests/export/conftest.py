@@ -14,12 +14,13 @@ def exported_network():
 
 @pytest.fixture(scope="session")
 def exported(exported_network, tmp_path_factory):
-    """Files of the tiny network by precision; not to be changed."""
+    """Files of the tiny network by precision and batch; not to be changed."""
     folder, made = tmp_path_factory.mktemp("exported"), {}
 
-    def make(precision="fp32"):
-        if precision not in made:
-            made[precision] = export(exported_network, folder / f"{precision}.onnx", precision=precision)
-        return made[precision]
+    def make(precision="fp32", batch=None):
+        key = f"{precision}{batch or ''}"
+        if key not in made:
+            made[key] = export(exported_network, folder / f"{key}.onnx", precision=precision, batch=batch)
+        return made[key]
 
     return make

@@ -44,6 +44,9 @@ def export(
         ),
     ] = "fp32",
     input_size: InputSizeOption = None,
+    batch: Annotated[
+        int | None, option("N", "Images per run of the file, as TensorRT 8.6 wants; if not given, any number.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a model to an ONNX file, and compare it with the model."""
@@ -55,5 +58,6 @@ def export(
         weights=weights,
         input_size=None if input_size is None else parse_hw(input_size),
         precision=cast(Precision, precision),
+        batch=batch,
     )
     print_result(file.as_dict() if as_json else file)

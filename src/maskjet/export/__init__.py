@@ -12,7 +12,7 @@ from maskjet.errors import InputError, UnsupportedError, suggest
 from maskjet.export.exported import ExportedFile
 from maskjet.host import process
 from maskjet.host.extras import require
-from maskjet.networks.exported.metadata import ONNX, Precision
+from maskjet.networks.exported.metadata import LARGEST_BATCH, ONNX, Precision
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,12 +29,13 @@ def export(
     weights: str | os.PathLike[str] | None = None,
     input_size: tuple[int, int] | None = None,
     precision: Precision = "fp32",
+    batch: int | None = None,
 ) -> ExportedFile:
     """Write a network to an ONNX file of opset 17, and compare the file with the network.
 
-    The batch is free, all other sizes are fixed, and nothing in the file depends on values: no Loop, If or NonZero.
-    Nodes and initialisers are named after the network's modules. The file's metadata say what the network takes and
-    finds: docs/export.md lists them.
+    The batch is free unless it is given, all other sizes are fixed, and nothing in the file depends on values: no Loop,
+    If or NonZero. Nodes and initialisers are named after the network's modules. The file's metadata say what the
+    network takes and finds: docs/export.md lists them.
 
     Input: `images`, [batch, 3, S, S] in the file's precision, (RGB / 255 - mean) / std, stretched to S × S bilinearly
     with half-pixel centres and no antialias; `maskjet.ops.preprocess` makes it.
@@ -42,9 +43,10 @@ def export(
     Outputs: `logits` float32 [batch, Q, C], `boxes_cxcywh` float32 [batch, Q, 4], 0..1 of the image, and with a mask
     head `mask_logits` [batch, Q, h, w] in the file's precision, positive inside.
 
-    The comparison runs drawn streets through ONNX Runtime on the CPU, one and three at a time. In float32 logits and
-    mask logits may differ by 1e-4, or by their largest value × 1e-4 / 16 if that is more, and boxes by 1e-5. In float16
-    the mean difference of each output from the network in float32 may be twice that of the network in float16.
+    The comparison runs drawn streets through ONNX Runtime on the CPU, one and three at a time, or `batch`. In float32
+    logits and mask logits may differ by 1e-4, or by their largest value × 1e-4 / 16 if that is more, and boxes by 1e-5.
+    In float16 the mean difference of each output from the network in float32 may be twice that of the network in
+    float16.
 
     Args:
         model: "demo", a named size with `weights`, or a checkpoint's path, as `maskjet.load` takes them; or an
@@ -53,6 +55,7 @@ def export(
         weights: Checkpoint of a named size.
         input_size: (height, width) of the network's input, as for `maskjet.load`; None for the checkpoint's own.
         precision: "fp32", or "fp16", in which the layers that give scores and boxes stay float32.
+        batch: Images per run of the file, 1 to 256; None for any number.
 
     Returns:
         What was written, and by how much it differs from the network.
@@ -78,12 +81,14 @@ def export(
     if precision not in get_args(Precision):
         end = suggest(precision, get_args(Precision))
         raise InputError(f"precision must be one of {get_args(Precision)}, got {precision!r}{end}")
+    if batch is not None and (type(batch) is not int or not 1 <= batch <= LARGEST_BATCH):
+        raise InputError(f"batch must be a whole number from 1 to {LARGEST_BATCH}, or None for any, got {batch!r}.")
     for package in ("onnx_ir", "onnxruntime", "onnxscript"):
         require(package, extra="onnx", purpose="maskjet export")
     process.check_fork()
     from maskjet.export.exporting import export_network
 
-    return export_network(read_rfdetr(model, weights, input_hw), path, precision)
+    return export_network(read_rfdetr(model, weights, input_hw), path, precision, batch)
 
 
 def _check_out(out: str | os.PathLike[str]) -> Path:

@@ -27,26 +27,27 @@ _RUNTIME = f"ONNX Runtime {onnxruntime.__version__}"
 
 
 @isolated(inference=False)
-def export_network(network: RFDETR, out: Path, precision: Precision) -> ExportedFile:
+def export_network(network: RFDETR, out: Path, precision: Precision, batch: int | None) -> ExportedFile:
     """Export a network in eval mode, float32, on the CPU, without changing it; raises as `export`."""
     dtype = _DTYPES[precision]
     cast = network if dtype == torch.float32 else copy.deepcopy(network).cast(dtype)
     with replacing(out) as temporary:
-        model = build_model(cast, dtype)
+        model = build_model(cast, dtype, batch)
         model.metadata_props.update(Metadata(network.spec, precision).as_properties())
         data = ir.to_proto(model).SerializeToString()
         temporary.write(data)
-        differences = compare(_open(temporary.path), _RUNTIME, network, cast, dtype)
+        batches = BATCHES if batch is None else (batch,)
+        differences = compare(_open(temporary.path), _RUNTIME, network, cast, dtype, batches)
     ops = Counter(node.op_type for node in model.graph)
-    return ExportedFile(str(out), len(data), OPSET, dict(ops.most_common()), _RUNTIME, BATCHES, differences)
+    return ExportedFile(str(out), len(data), OPSET, dict(ops.most_common()), _RUNTIME, batches, differences)
 
 
-def build_model(network: RFDETR, dtype: torch.dtype) -> ir.Model:
-    """Translate a network, cast to its precision, to an ONNX model; raises as `translate`."""
+def build_model(network: RFDETR, dtype: torch.dtype, batch: int | None = None) -> ir.Model:
+    """Translate a network, cast to its precision, to an ONNX model of a batch size, None for any; see `translate`."""
     spec = network.spec
-    examples = {IMAGES: torch.zeros(2, 3, *spec.input_hw, dtype=dtype, device="cpu")}
+    examples = {IMAGES: torch.zeros(batch or 2, 3, *spec.input_hw, dtype=dtype, device="cpu")}
     with network.register_forward_hook(lambda _, __, output: [each for each in output if each is not None]):
-        model = translate(network, examples, OUTPUTS[: 2 + spec.has_masks])
+        model = translate(network, examples, OUTPUTS[: 2 + spec.has_masks], is_fixed=batch is not None)
     model.graph.name = spec.name
     model.producer_name, model.producer_version = "maskjet", __version__
     return model

@@ -24,22 +24,24 @@ _BATCH = "batch"  # name of the dynamic first dimension of inputs and outputs
 _ALL = 1 << 40  # largest folded constant, in elements
 
 
-def translate(module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence[str]) -> ir.Model:
-    """Translate a module in eval mode to an ONNX model; the batch is free.
+def translate(
+    module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence[str], *, is_fixed: bool = False
+) -> ir.Model:
+    """Translate a module in eval mode to an ONNX model; the batch is free, or that of the inputs if `is_fixed`.
 
-    Inputs are an example each by name; 0 and 1 images would be taken for constants.
+    Inputs are an example each by name; where the batch is free, 0 and 1 images would be taken for constants.
 
     Raises:
         UnsupportedError: It has an operator that can't be exported.
     """
-    dims = tuple({0: torch.export.Dim(_BATCH)} for _ in inputs)
+    dims = None if is_fixed else tuple({0: torch.export.Dim(_BATCH)} for _ in inputs)
     program = torch.export.export(module, (*inputs.values(),), dynamic_shapes=dims, strict=False)
     _drop_views(program.graph)
     try:
         exported = torch.onnx.export(
             program,
             opset_version=_NEWER,
-            dynamic_shapes=({0: _BATCH}, *[None] * (len(inputs) - 1)),  # one name for all inputs
+            dynamic_shapes=None if is_fixed else ({0: _BATCH}, *[None] * (len(inputs) - 1)),  # one name for all inputs
             input_names=[*inputs],
             output_names=outputs,
             custom_translation_table=_TRANSLATORS,
@@ -100,9 +102,14 @@ def _mean(x: Any, axes: Sequence[int], keepdim: bool = False) -> Any:
 
 
 def _resize(x: Any, size: Sequence[int], is_aligned: bool, _: Any) -> Any:
-    sizes = op.Concat(op.Shape(x, start=0, end=2), op.Constant(value_ints=[*size]), axis=0)
+    ratios = [1.0, 1.0, size[0] / x.shape[2], size[1] / x.shape[3]]
+    scales = sizes = None
+    if all((2**16 * ratio).is_integer() for ratio in ratios):  # exact in float32: sides, rounded down, are `size`
+        scales = op.Constant(value_floats=ratios)
+    else:
+        sizes = op.Concat(op.Shape(x, start=0, end=2), op.Constant(value_ints=[*size]), axis=0)
     centres = "align_corners" if is_aligned else "half_pixel"
-    return op.Resize(x, None, None, sizes, mode="linear", coordinate_transformation_mode=centres)
+    return op.Resize(x, None, scales, sizes, mode="linear", coordinate_transformation_mode=centres)
 
 
 def _split(x: Any, width: int, axis: int) -> list[Any]:

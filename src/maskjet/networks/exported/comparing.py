@@ -14,7 +14,7 @@ from maskjet.errors import UnsupportedError
 from maskjet.networks.rfdetr.network import RFDETR
 
 BATCHES = (1, 3)
-"""Batch sizes of the comparison."""
+"""Batch sizes of the comparison where the batch is free."""
 TOKEN_LOGITS, TOKENS = "token_logits", "tokens"
 """Names of two more outputs for the comparison: the best class logit of each token, and the selected tokens."""
 _LIMITS = {TOKEN_LOGITS: 1e-4, "logits": 1e-4, "boxes_cxcywh": 1e-5, "mask_logits": 1e-4}
@@ -30,18 +30,21 @@ Differences = dict[str, tuple[float, float]]
 """Output name to (difference, limit)."""
 
 
-def compare(run: Run, where: str, network: RFDETR, cast: RFDETR, dtype: torch.dtype) -> Differences:
+def compare(
+    run: Run, where: str, network: RFDETR, cast: RFDETR, dtype: torch.dtype, batches: Sequence[int] = BATCHES
+) -> Differences:
     """Compare an exported network with its module on drawn streets; returns the largest difference of each output.
 
     Tokens that rank within rounding may change places, which changes all that is decoded. So the module decodes the
     tokens that the exported network chose; the logits that they are chosen by are compared, too. `network` is the
-    module in float32, `cast` the one in the exported precision, `dtype`; the same in float32. `where` is the runtime.
+    module in float32, `cast` the one in the exported precision, `dtype`; the same in float32. `where` is the runtime,
+    `batches` the numbers of images at a time.
 
     Raises:
         UnsupportedError: An output differs by more than its limit.
     """
     worst: Differences = {}
-    for batch in BATCHES:
+    for batch in batches:
         images = _images(network, batch).to(dtype)
         for name, (difference, limit) in _compare_network(run(images), network, cast, images, worst).items():
             if not difference <= limit:  # also true for NaN

@@ -27,6 +27,8 @@ IMAGES = "images"
 """Name of a file's input."""
 OUTPUTS = ("logits", "boxes_cxcywh", "mask_logits")
 """Names of a file's outputs: the fields of `NetworkOutput`, the last only with masks."""
+LARGEST_BATCH = 256
+"""Most images of a file's fixed batch."""
 VERSION = 1
 """Version of the metadata; raised when a key is added or its meaning changes."""
 _PREFIX = "maskjet."

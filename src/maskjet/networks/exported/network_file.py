@@ -17,7 +17,15 @@ from maskjet import limits
 from maskjet.checks import shown
 from maskjet.errors import CheckpointError, InputError, translate_errors
 from maskjet.host.extras import require
-from maskjet.networks.exported.metadata import IR, OUTPUTS, FilePrecision, Metadata, properties_of, read_onnx
+from maskjet.networks.exported.metadata import (
+    IR,
+    LARGEST_BATCH,
+    OUTPUTS,
+    FilePrecision,
+    Metadata,
+    properties_of,
+    read_onnx,
+)
 from maskjet.spec import COCO_CLASS_NAMES, SPECS, ModelSpec
 
 if TYPE_CHECKING:
@@ -58,7 +66,7 @@ class NetworkFile:
     outputs: tuple[Port, ...]
     """The outputs, in the order of `NetworkOutput`'s fields; two without masks."""
     batch: int | None
-    """Fixed batch size, 1; None for any."""
+    """Fixed batch size; None for any."""
     certificate: Mapping[str, Any] = field(default_factory=dict)
     """What a quantised file was measured to lose; empty for others."""
 
@@ -192,8 +200,8 @@ def _describe(path: Path, proto: ModelProto, weights_files: Sequence[Path]) -> N
     batch, *sides = images.sizes
     if len(sides) != 3 or sides[0] != 3 or None in sides:
         raise InputError(f"its input must be images [batch, 3, H, W] of one size, got {_listed(images.sizes)}.")
-    if batch not in (None, 1):
-        raise InputError(f"its batch must be free or 1, got {batch}: export it again.")
+    if batch is not None and not 1 <= batch <= LARGEST_BATCH:
+        raise InputError(f"its batch must be free or 1 to {LARGEST_BATCH}, got {batch}: export it again.")
     outputs = _read_outputs(proto, OUTPUTS if is_ours else _RFDETRS)
     if metadata is None:
         spec = rfdetr_spec((sides[1] or 0, sides[2] or 0), [each.sizes[1:] for each in outputs])

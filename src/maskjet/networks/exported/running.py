@@ -47,22 +47,31 @@ class FileRuntime:
         self.for_batch(1)(zeros)
 
     def for_batch(self, batch: int, *size_hw: int) -> Callable[[Tensor], NetworkOutput]:  # noqa: ARG002
-        """Allocate outputs for batches of this size; see `Runtime`."""
+        """Allocate outputs for batches of this size; see `Runtime`.
+
+        A file of a fixed batch runs as often as needed, the last time with images of zeros for those missing.
+        """
         if self._session is None:
             raise UnsupportedError("The model is closed; load it again.")
         file, step = self._file, self._file.batch or batch
         parts = [slice(start, start + step) for start in range(0, batch, step)]
+        whole = len(parts) * step
+        shape = (whole, *file.images.shape)
+        padded = None if whole == batch else torch.zeros(shape, dtype=self.dtype, device=self._device)
         problem = f"{str(file.path)!r} must run in {self._name}, it does not"
         with translate_errors(UnsupportedError, problem):
             calls = [(part, self._session.make_call(step)) for part in parts]
-        outputs = [torch.empty(batch, *each.shape, dtype=each.dtype, device=self._device) for each in file.outputs]
-        masks = outputs[2] if len(outputs) > 2 else None
+        outputs = [torch.empty(whole, *each.shape, dtype=each.dtype, device=self._device) for each in file.outputs]
+        logits, boxes, *masks = (each[:batch] for each in outputs)
 
         def run(images: Tensor) -> NetworkOutput:
+            if padded is not None:
+                padded[:batch] = images
+                images = padded
             with translate_errors(UnsupportedError, problem):
                 for part, call in calls:
                     call(images[part], [each[part] for each in outputs])
-            return NetworkOutput(outputs[0], outputs[1], masks)
+            return NetworkOutput(logits, boxes, masks[0] if masks else None)
 
         return run
 

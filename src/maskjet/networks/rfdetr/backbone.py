@@ -38,10 +38,13 @@ class _Embeddings(nn.Module):
         rows, columns = self.grid_hw
         pixels = images.view(images.shape[0], 3, rows, side, columns, side).permute(0, 2, 4, 1, 3, 5)
         patches = F.linear(pixels.reshape(-1, rows * columns, 3 * side**2), project.weight.flatten(1), project.bias)
-        patches = patches + self.position_embeddings[:, 1:]
-        patches = split_windows(patches, self.grid_hw, self.windows)
+        # A row of zeros per window, to which the class token is added as the positions are to patches: TensorRT 8.6
+        # can't concatenate a token expanded to a free batch.
+        patches = F.pad(split_windows(patches, self.grid_hw, self.windows), (0, 0, 1, 0))
+        positions = split_windows(self.position_embeddings[:, 1:], self.grid_hw, self.windows)
         cls_token = self.cls_token + self.position_embeddings[:, :1]
-        return torch.cat((cls_token.expand(patches.shape[0], -1, -1), patches), dim=1)
+        added = torch.cat((cls_token.expand(positions.shape[0], -1, -1), positions), dim=1)
+        return (patches.view(-1, *added.shape) + added).view(patches.shape)
 
 
 def split_windows(tokens: Tensor, grid_hw: tuple[int, int], windows: int) -> Tensor:

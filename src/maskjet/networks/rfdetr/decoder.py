@@ -48,15 +48,16 @@ class _SelfAttention(nn.Module):
         self.out_proj = nn.Linear(width, width)
 
     def forward(self, content: Tensor, position: Tensor) -> Tensor:
-        batch, length, width = content.shape
+        _, length, width = content.shape
         weight, bias = self.in_proj_weight, self.in_proj_bias
         query_key = F.linear(content + position, weight[: 2 * width], bias[: 2 * width])
         value = F.linear(content, weight[2 * width :], bias[2 * width :])
         query, key, value = (
-            part.view(batch, length, self.heads, -1).transpose(1, 2) for part in (*query_key.chunk(2, dim=-1), value)
+            part.view(-1, length, self.heads, width // self.heads).transpose(1, 2)
+            for part in (*query_key.chunk(2, dim=-1), value)
         )
         context = F.scaled_dot_product_attention(query, key, value)
-        output: Tensor = self.out_proj(context.transpose(1, 2).reshape(batch, length, width))
+        output: Tensor = self.out_proj(context.transpose(1, 2).reshape(-1, length, width))
         return output
 
 
@@ -176,14 +177,14 @@ class Transformer(nn.Module):
         """
         memory = features.flatten(2).transpose(1, 2)
         boxes = move_boxes(self._pick_boxes(memory), box_offsets)
-        content = content.expand(memory.shape[0], -1, -1)
+        # In an exported file what depends on the content alone is a constant, which broadcasts.
+        content = content[None] if torch.compiler.is_exporting() else content.expand(memory.shape[0], -1, -1)
         return self.decoder(content, boxes, memory), boxes
 
     def _pick_boxes(self, memory: Tensor) -> Tensor:
         """The boxes of the tokens with the highest class logit, float32 [B, queries, 4]."""
         tokens = self.enc_output_norm[0](self.enc_output[0](memory * self.is_inside))
         best_logit = exact_linear(self.enc_out_class_embed[0], tokens).max(dim=-1).values
-        picked = best_logit.topk(self.queries, dim=1).indices[..., None]
-        chosen = tokens.gather(1, picked.expand(-1, -1, tokens.shape[-1]))
-        anchors = self.anchors.expand(memory.shape[0], -1, -1).gather(1, picked.expand(-1, -1, 4))
-        return move_boxes(anchors, self.enc_out_bbox_embed[0](chosen))
+        picked = best_logit.topk(self.queries, dim=1).indices
+        chosen = tokens.gather(1, picked[..., None].expand(-1, -1, tokens.shape[-1]))
+        return move_boxes(F.embedding(picked, self.anchors[0]), self.enc_out_bbox_embed[0](chosen))
