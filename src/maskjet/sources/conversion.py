@@ -66,7 +66,7 @@ class PictureConverter:
             else:
                 self.is_on_cpu = True
         elif _has_luma(picture):
-            return HeldPicture(picture, self)
+            return HeldPicture(picture, matrix, self)
         return self.to_rgb(host, matrix, read_orientation(picture))
 
     def to_rgb(self, host: av.VideoFrame, matrix: int | None, orientation: int) -> NDArray[np.uint8]:
@@ -79,8 +79,8 @@ class PictureConverter:
 class HeldPicture:
     """A decoded picture in the host's memory, which becomes RGB where that is asked for."""
 
-    def __init__(self, picture: av.VideoFrame, converter: PictureConverter) -> None:
-        self._picture, self._converter = picture, converter
+    def __init__(self, picture: av.VideoFrame, matrix: int | None, converter: PictureConverter) -> None:
+        self._picture, self._matrix, self._converter = picture, matrix, converter
         self._orientation = read_orientation(picture)
 
     @property
@@ -98,7 +98,7 @@ class HeldPicture:
 
     def to_rgb(self, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
         """uint8 [H, W, 3], RGB, upright: what the converter makes of others at once. `out` is overwritten."""
-        rgb = self._converter.to_rgb(self._picture, guess_matrix(self._picture), self._orientation)
+        rgb = self._converter.to_rgb(self._picture, self._matrix, self._orientation)
         if out is None:
             return rgb
         np.copyto(out, rgb)
