@@ -170,6 +170,14 @@ def test_a_live_source_loses_no_frame_in_real_time(model, images):
     assert max(moved) > 0 == moved[0]
 
 
+def test_a_reader_that_is_refused_changes_no_source(model, images):
+    source = Frames(images)
+    next(iter(source))
+    with pytest.raises(InputError, match="source must be read once"):
+        list(model.stream(source, detect=2))
+    assert not source.keeps_yuv
+
+
 def test_bytes_are_those_of_any_number_of_threads(model, images):
     import cv2
 

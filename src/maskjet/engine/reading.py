@@ -152,9 +152,8 @@ class Readers:
         error = None
         try:
             opened = open_source(source, decoder=self._decoding)
-            opened.keeps_yuv = self._keeps_yuv
-            frames = iter(opened)  # raises if another reader uses the source; then it must not be closed here
-            queue.source = opened
+            frames = iter(opened)  # raises if another reader uses the source; then it must stay as it is
+            queue.source, opened.keeps_yuv = opened, self._keeps_yuv
             with opened:
                 if self._drops_late:
                     _check_is_live(opened)

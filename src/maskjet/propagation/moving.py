@@ -36,7 +36,7 @@ class _Cut(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What was followed to a frame from the one before."""
+    """Points followed from one frame to the next, and the motion fitted to them."""
 
     moves: Points
     """complex128 [n, 2]: the motion to it from the detected frame."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from maskjet.sources.colours import FULL_RANGE, guess_matrix
 from maskjet.sources.decoding import download, why_not_kept
 from maskjet.sources.orientation import read_orientation
-from maskjet.sources.pillow_images import TRANSPOSED, turn
+from maskjet.sources.pillow_images import turn
 
 if TYPE_CHECKING:
     from maskjet.sources.picture import Picture
@@ -87,7 +87,7 @@ class HeldPicture:
     def size_hw(self) -> tuple[int, int]:
         """(height, width) in pixels, upright."""
         height, width = self._picture.height, self._picture.width
-        return (width, height) if self._orientation in TRANSPOSED else (height, width)
+        return (width, height) if self._orientation > 4 else (height, width)
 
     @property
     def luma(self) -> NDArray[np.uint8]:

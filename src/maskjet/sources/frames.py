@@ -378,8 +378,8 @@ class ListSource(Source):
             source = _open_path(os.fspath(item), opening, is_item=True)
         else:
             source = open_with(item, opening, self._name_of(position))
+        frames = iter(source)  # raises if another reader uses it; then it must stay as it is
         source.keeps_yuv = self.keeps_yuv
-        frames = iter(source)  # raises if another reader uses it; then it must not be closed below
         self.picture_format = self.picture_format or source.picture_format
         self.decoder = source.decoder
         with source:

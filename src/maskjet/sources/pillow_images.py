@@ -81,12 +81,8 @@ def orientation_of(image: Any) -> int:
     return 1
 
 
-TRANSPOSED = (5, 6, 7, 8)
-"""EXIF orientations that swap height and width."""
-
-
 def turn(image: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
     """Rotate or mirror an image [H, W, 3] or [H, W] upright by its EXIF orientation."""
-    turned: Any = cv2.transpose(image) if orientation in TRANSPOSED else image
+    turned: Any = cv2.transpose(image) if orientation > 4 else image
     flip = {2: 1, 3: -1, 4: 0, 6: 1, 7: -1, 8: 0}.get(orientation)  # cv2.flip: 1 horizontal, 0 vertical, -1 both
     return turned if flip is None else np.asarray(cv2.flip(turned, flip), dtype=np.uint8)
