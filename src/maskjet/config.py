@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from maskjet.checks import check_choice, check_count, parse_color, parse_hw
+from maskjet.checks import check_choice, check_count, check_fraction, parse_color, parse_hw
 from maskjet.errors import InputError, UnsupportedError, suggest
 from maskjet.host.devices import name_device
 from maskjet.spec import ModelSpec
@@ -25,9 +25,12 @@ Resample = Literal["bilinear", "cv2"]
 Resizing = Literal["auto", "stretch", "letterbox"]
 Placing = Literal["auto", "center", "top-left"]
 Decoder = Literal["auto", "cpu", "cuda"]
+Comparison = Literal["mask", "box"]
 Implementation = Literal["auto", "reference", "triton", "cpu"]
 Step = Literal["preprocess", "select", "encode_masks"]
 
+NMS = ("nms", "nms_by", "nms_across_classes")
+"""Fields of `EngineConfig` that say which detections are duplicates."""
 DEFAULT_THRESHOLD = ModelSpec.threshold
 """Default of the confidence that detections must exceed."""
 _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -91,20 +94,28 @@ class EngineConfig:
         "is faster: JPEGs; H.264, HEVC, VP8 and VP9 from 720p on, and live streams from three on, with 8 bits.",
     ] = "auto"
     max_detections: Annotated[int, "Most detections per frame, the most confident ones."] = ModelSpec.max_detections
+    nms: Annotated[
+        float,
+        "Of detections of a class that overlap more, intersection over union 0..1, the most confident one stays. 1: "
+        "all stay, as in rfdetr.",
+    ] = 1.0
+    nms_by: Annotated[Comparison, "What nms compares: masks, or boxes where there are none; or boxes."] = "mask"
+    nms_across_classes: Annotated[bool, "Whether nms compares detections of different classes, too."] = False
     batch: Annotated[int, "Most images of one predict call or folder, or frames of several sources, in one batch."] = 8
     nvtx: Annotated[bool, "Mark the host's work on each batch with NVTX ranges, for Nsight Systems (GPU)."] = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", name_device(self.device))
         hints = typing.get_type_hints(type(self))
-        for name in ("precision", "runtime", "engine", "resample", "resize", "letterbox_place", "decoder"):
+        for name in ("precision", "runtime", "engine", "resample", "resize", "letterbox_place", "decoder", "nms_by"):
             known = typing.get_args(hints[name])
             check_choice(name, getattr(self, name), known)
         self._check_implementation()
         self._check_input_size()
         if self.letterbox_color != "auto":
             parse_color("letterbox_color", self.letterbox_color)
-        for name in ("compile", "nvtx"):
+        check_fraction("nms", self.nms)
+        for name in ("compile", "nvtx", "nms_across_classes"):
             if not isinstance(value := getattr(self, name), bool | None):
                 raise InputError(f"{name} must be True or False, got {value!r}.")
         for name in ("max_detections", "batch"):

@@ -15,6 +15,7 @@ import torch
 
 from maskjet.checks import Detect, check_count, check_detect, check_whole
 from maskjet.config import (
+    Comparison,
     Decoder,
     Driver,
     EngineConfig,
@@ -59,6 +60,7 @@ class _PredictOptions(TypedDict, total=False):
     threshold: Threshold | None
     classes: Sequence[str] | None
     max_detections: int | None
+    nms: float | None
     decoder: Literal["cpu", "cuda"]
     tile: TileSize | None
     overlap: float
@@ -102,7 +104,7 @@ class Model:
         """Digest of the weights as they were loaded; None unless `open_model` was asked for it."""
         self._load_again: Callable[[], Model] | None = None
         common = self.spec.threshold if threshold is None else threshold
-        self._choices = Choices(self.spec, common, classes, config.max_detections)
+        self._choices = Choices(self.spec, common, classes, config)
         with on_device(config.resolve_device()):
             self._engine = Engine(find_family(network).make_steps(network, config, self._choices.as_loaded))
 
@@ -118,6 +120,7 @@ class Model:
         threshold: Threshold | None = None,
         classes: Sequence[str] | None = None,
         max_detections: int | None = None,
+        nms: float | None = None,
         decoder: Literal["cpu", "cuda"] = "cpu",
         tile: TileSize | None = None,
         overlap: float = 0.2,
@@ -135,9 +138,11 @@ class Model:
                 batch [N, H, W, 3] or a floating one [N, 3, H, W]. Tensors may be on a GPU, and of any library that has
                 `__dlpack__`. Files and contents in a list are read and decoded ahead, by all cores.
             threshold: A confidence must exceed it, 0..1; or one by class name, where others keep theirs. This and the
-                two below are for this call alone; None is what the model was loaded with.
+                three below are for this call alone; None is what the model was loaded with.
             classes: Names of the classes to report.
             max_detections: Most detections per image, the most confident ones, up to what the model was loaded with.
+            nms: Of detections that overlap more, an intersection over union 0..1, the most confident one stays; 1 keeps
+                all.
             decoder: What decodes JPEGs given as files or contents: "cpu", or "cuda", the model's GPU, which is faster
                 and at most 1 off in few pixels. JPEGs that it does not take go to the CPU, and `report()` counts them.
             tile: For small things in large images, the size of overlapping tiles to detect on: a side in pixels, 32 or
@@ -167,7 +172,7 @@ class Model:
             True
         """
         tiling = None if tile is None else Tiling(tile, overlap, full)
-        _, postprocessing, pieces = self._choose(threshold, classes, max_detections, tiling, is_weak=weak)
+        _, postprocessing, pieces = self._choose((threshold, classes, max_detections, nms), tiling, is_weak=weak)
         decoding = choose_for_call(decoder, self.config)
         several = images if isinstance(images, list | tuple) else split_images(images, "images")
         given: Sequence[Any] = [images] if several is None else several
@@ -199,6 +204,7 @@ class Model:
         threshold: Threshold | None = None,
         classes: Sequence[str] | None = None,
         max_detections: int | None = None,
+        nms: float | None = None,
         track: bool | TrackerLike = False,
         tile: TileSize | None = None,
         overlap: float = 0.2,
@@ -231,9 +237,10 @@ class Model:
                 source has ended. The same frames then share a batch whatever the timing, and results are the same bit
                 for bit, run after run. For one source that is not live.
             stop: Once it is set, the stream ends after the frames in flight, even if no frame comes.
-            threshold: As in `predict`, for this stream alone; so are the two below.
+            threshold: As in `predict`, for this stream alone; so are the three below.
             classes: Names of the classes to report.
             max_detections: Most detections per frame.
+            nms: Largest intersection over union of two detections.
             track: Whether detections get a `track_id`; they stay the same ones. A tracker of yours, for one source,
                 takes the place of a `maskjet.tracking.Tracker` per source. It gets weak detections, too; see `weak`.
             tile: As in `predict`; so are the two below. Batches take tiles of several frames.
@@ -283,7 +290,7 @@ class Model:
             raise InputError(f"whole_batches must be False with {given}: it is for one source that is not live.")
         is_tracked, tiling = track is not False, None if tile is None else Tiling(tile, overlap, full)
         reported, postprocessing, pieces = self._choose(
-            threshold, classes, max_detections, tiling, is_weak=is_tracked or weak
+            (threshold, classes, max_detections, nms), tiling, is_weak=is_tracked or weak
         )
         if detect != 1 or type(detect) is not int:
             from maskjet.propagation.schedule import Propagation
@@ -328,22 +335,21 @@ class Model:
 
     def _choose(
         self,
-        threshold: Threshold | None,
-        classes: Sequence[str] | None,
-        max_detections: int | None,
+        options: tuple[Threshold | None, Sequence[str] | None, int | None, float | None],
         tiling: Tiling | None,
         *,
         is_weak: bool,
     ) -> tuple[Postprocessing, Postprocessing, dict[str, Any]]:
         """Choose a call's postprocessing, as reported and as computed, and the functions that cut and merge tiles."""
-        reported = self._choices.choose(threshold, classes, max_detections)
+        reported = self._choices.choose(*options)
         computed = self._choices.with_weak(reported) if is_weak else reported
         if tiling is None:
             return reported, computed, {}
         from maskjet.tiling.frames import Tiles
 
-        tiles = Tiles(self._engine, tiling, computed.max_detections, reported.lowest if is_weak else None)
-        computed = computed if is_weak else self._choices.choose(threshold, classes, None)
+        tiles = Tiles(self._engine, tiling, computed, reported.lowest if is_weak else None)
+        computed = self._choices.choose(*options[:2], nms=1.0)
+        computed = self._choices.with_weak(computed) if is_weak else computed
         return reported, computed, {"cut": tiles.cut, "finish": tiles.finish}
 
     def _drop_weak(
@@ -386,7 +392,7 @@ class Model:
         """
         from maskjet.tracking import Tracker
 
-        return Tracker(threshold=self._choices.choose(threshold, classes, None).lowest)
+        return Tracker(threshold=self._choices.choose(threshold, classes).lowest)
 
     def decoding(self, streams: int = 1) -> Decoding:
         """Where the model's videos and JPEGs are decoded, for sources that are opened by hand: see `decoder` of `load`.
@@ -487,6 +493,9 @@ def load(
     threshold: Threshold | None = None,
     classes: Sequence[str] | None = None,
     max_detections: int | None = None,
+    nms: float = 1.0,
+    nms_by: Comparison = "mask",
+    nms_across_classes: bool = False,
     device: str | int | torch.device = "auto",
     precision: Precision = "auto",
     runtime: RuntimeName = "auto",
@@ -504,7 +513,7 @@ def load(
 ) -> Model:
     """Load a model.
 
-    The options from `device` on are fields of `EngineConfig`, which describes them in full.
+    The options from `max_detections` on are fields of `EngineConfig`, which describes them in full.
 
     Args:
         model: "demo" for the embedded one; a named size such as "rf-detr-seg-nano", with `weights`; the path of a
@@ -517,10 +526,15 @@ def load(
         class_names: Names of the classes, for weights that bring none: by id, as a list in the order of the ids from 0,
             or as a text file's path with one per line. An empty name is none.
         threshold: A confidence must exceed it, 0..1; or one by class name. None is 0.5, or a torchvision
-            detector's own. `predict` and `stream` take others for one call; so with `classes` and `max_detections`.
+            detector's own. `predict` and `stream` take others for one call; so with `classes`, `max_detections` and
+            `nms`.
         classes: Names of the classes to report; None for all.
         max_detections: Most detections per image, the most confident ones. None is 100, or a torchvision detector's
             own.
+        nms: Of detections of a class that overlap more, intersection over union 0..1, the most confident one stays; 1
+            keeps all.
+        nms_by: Whether to compare masks, if there are any, or boxes.
+        nms_across_classes: Whether to compare detections of different classes, too.
         device: "auto", "cpu", "cuda", or "cuda:N", or N for short.
         precision: Type of weights and activations.
         runtime: What runs the network.

@@ -1,4 +1,4 @@
-"""Options of a single call: thresholds, classes, and the number of detections."""
+"""Options of a single call: thresholds, classes, the number of detections, and which of them are duplicates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from maskjet.checks import check_whole
+from maskjet.checks import check_fraction, check_whole
+from maskjet.config import EngineConfig
 from maskjet.errors import InputError, suggest
 from maskjet.spec import ModelSpec, TwoStageSpec
 
@@ -41,6 +42,8 @@ class Postprocessing:
     """int32 [C] on the CPU: the class id to report, -1 to drop."""
     max_detections: int
     """Most detections per image, the most confident ones; at most the config's."""
+    nms: float
+    """Largest intersection over union of two detections, 0..1; see `engine.duplicates`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "thresholds", self.thresholds.where(self.class_map >= 0, _NEVER))
@@ -65,11 +68,11 @@ class Choices:
     """
 
     def __init__(
-        self, spec: ModelSpec | TwoStageSpec, threshold: Threshold, classes: Sequence[str] | None, max_detections: int
+        self, spec: ModelSpec | TwoStageSpec, threshold: Threshold, classes: Sequence[str] | None, config: EngineConfig
     ) -> None:
         self._spec = spec
         self._thresholds = _thresholds(spec, threshold, _same(spec, spec.threshold))
-        self.as_loaded = Postprocessing(self._thresholds, _class_map(spec, classes), max_detections)
+        self.as_loaded = Postprocessing(self._thresholds, _class_map(spec, classes), config.max_detections, config.nms)
         """What calls report that choose nothing."""
         self._made: dict[tuple[object, ...], Postprocessing] = {}
         self._with_weak: WeakKeyDictionary[Postprocessing, Postprocessing] = WeakKeyDictionary()
@@ -85,7 +88,11 @@ class Choices:
         }
 
     def choose(
-        self, threshold: Threshold | None, classes: Sequence[str] | None, max_detections: int | None
+        self,
+        threshold: Threshold | None,
+        classes: Sequence[str] | None,
+        max_detections: int | None = None,
+        nms: float | None = None,
     ) -> Postprocessing:
         """The postprocessing of a call. Same arguments give the same object: slots upload when it changes.
 
@@ -93,27 +100,31 @@ class Choices:
             threshold: As above; None, and classes that a mapping does not name, keep what was loaded.
             classes: Names of the classes to report; None keeps what was loaded.
             max_detections: Most detections per image, at most what was loaded; None keeps that.
+            nms: Largest intersection over union of two detections, 0..1; None keeps what was loaded.
 
         Raises:
             InputError: An argument is not as above.
         """
-        if threshold is None and classes is None and max_detections is None:
+        if threshold is None and classes is None and max_detections is None and nms is None:
             return self.as_loaded
         names = None if classes is None else _names(classes)
         most = self.as_loaded.max_detections
         if max_detections is not None:
             check_whole("max_detections", max_detections, (1, most), "; load(max_detections=...) sets the most")
+        if nms is not None:
+            check_fraction("nms", nms)
         if isinstance(threshold, Mapping):
             threshold = {name: _number(value) for name, value in threshold.items()}
         elif threshold is not None:
             threshold = _number(threshold)
-        key = (tuple(threshold.items()) if isinstance(threshold, Mapping) else threshold, names, max_detections)
+        key = (tuple(threshold.items()) if isinstance(threshold, Mapping) else threshold, names, max_detections, nms)
         chosen = self._made.get(key)
         if chosen is None:
             chosen = Postprocessing(
                 self._thresholds if threshold is None else _thresholds(self._spec, threshold, self._thresholds),
                 self.as_loaded.class_map if names is None else _class_map(self._spec, names),
                 most if max_detections is None else max_detections,
+                self.as_loaded.nms if nms is None else float(nms),
             )
             if len(self._made) >= _MOST_KEPT:
                 self._made.clear()
@@ -127,7 +138,7 @@ class Choices:
         """
         if chosen not in self._with_weak:
             low = chosen.thresholds.clamp(max=WEAK).where(chosen.thresholds == chosen.lowest, chosen.thresholds)
-            self._with_weak[chosen] = Postprocessing(low, chosen.class_map, self.as_loaded.max_detections)
+            self._with_weak[chosen] = Postprocessing(low, chosen.class_map, self.as_loaded.max_detections, chosen.nms)
         return self._with_weak[chosen]
 
 

@@ -41,6 +41,7 @@ async def test_options_are_those_of_predict(client, model, street):
         ({"threshold": "0.7"}, {"threshold": 0.7}),
         ({"threshold": ["car=0.9", "bus=0.1"]}, {"threshold": {"car": 0.9, "bus": 0.1}}),
         ({"classes": "car, bus", "max_detections": "2"}, {"classes": ["car", "bus"], "max_detections": 2}),
+        ({"threshold": "0.02", "nms": "0.3"}, {"threshold": 0.02, "nms": 0.3}),
         ({"tile": "200x180", "overlap": "0.1", "full": "false"}, {"tile": (180, 200), "overlap": 0.1, "full": False}),
     ):
         answer = await client.post("/v1/predict", content=encoded(street), params=query)
@@ -150,6 +151,8 @@ async def test_several_models_are_told_apart(model, street):
         ("tile=64&overlap=most", "overlap must be a number 0..0.9, got 'most'."),
         ("tile=64&overlap=1", "overlap must be 0..0.9, a share of a tile's side, got 1.0."),
         ("full=yes", "full must be true or false, got 'yes'."),
+        ("nms=2", "nms must be 0..1, got 2.0."),
+        ("nms=-1", "nms must be a number 0..1, got '-1'."),
         ("treshold=0.5", "The query must have parameters .* got 'treshold'; did you mean 'threshold'.*"),
     ],
 )

@@ -98,10 +98,11 @@ def test_encoded_images_are_read_as_they_were_written(sizes, is_binary):
 
 
 def test_parameters_and_outputs_are_read():
-    chosen = {"threshold": 0.25, "classes": "car, bus", "max_detections": 3, "timeout": 5, "binary_data_output": True}
+    chosen = {"threshold": 0.25, "classes": "car, bus", "max_detections": 3, "nms": 0.5, "timeout": 5}
+    chosen |= {"binary_data_output": True}
     outputs = [{"name": "masks", "parameters": {"binary_data": False}}, {"name": "boxes"}]
     request, _ = read(binary_body([1, 1, 3], b"abc", id="7", parameters=chosen, outputs=outputs))
-    assert (request.id, request.options()) == ("7", Options(0.25, ("car", "bus"), 3))
+    assert (request.id, request.options()) == ("7", Options(0.25, ("car", "bus"), 3, 0.5))
     assert request.parameters.timeout == 5
     asked = [(spec.name, is_binary) for spec, is_binary in request.choose_outputs(OUTPUTS)]
     assert asked == [("masks", False), ("boxes", True)]

@@ -28,7 +28,7 @@ from maskjet.cli.options import (
     with_panel,
     with_tiling,
 )
-from maskjet.config import EngineConfig
+from maskjet.config import NMS, EngineConfig
 from maskjet.errors import InputError
 from maskjet.tiling.layout import Tiling
 
@@ -103,7 +103,7 @@ job_app = typer.Typer(no_args_is_help=True, help="Detect on many files, with all
 @with_panel("where", PlaceOptions, _PLACE_PANEL)
 @with_tiling
 @with_config(
-    "precision", "runtime", "engine", "compile", "implementation", "resample", *INPUT, "decoder", "max_detections"
+    "precision", "runtime", "engine", "compile", "implementation", "resample", *INPUT, "decoder", "max_detections", *NMS
 )
 def job(
     source: Annotated[

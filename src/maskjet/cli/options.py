@@ -50,6 +50,7 @@ _METAVARS = {  # metavars of values that are no names
     "source": "[NAME=]URL|PATH",
     "tile": "N|WIDTHxHEIGHT|auto",
     "overlap": "SHARE",
+    "nms": "IOU",
     "polygon_tolerance": "PIXELS",
 }
 _PANELS = {"device": None, **dict.fromkeys((*INPUT, "resample"), _INPUT_PANEL)}  # panels of other options

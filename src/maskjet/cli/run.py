@@ -29,7 +29,7 @@ from maskjet.cli.options import (
     with_tiling,
 )
 from maskjet.cli.runs import Run, run_in_turn, run_together
-from maskjet.config import EngineConfig
+from maskjet.config import NMS, EngineConfig
 from maskjet.errors import InputError, OutputError
 from maskjet.host import process
 from maskjet.outputs.label_options import LabelOptions
@@ -161,7 +161,7 @@ class RunCommand(Command):
 @with_tiling
 @with_config(
     *("device", "precision", "runtime", "engine", "compile", "implementation", "resample", *INPUT, "decoder"),
-    *("max_detections", "nvtx"),
+    *("max_detections", *NMS, "nvtx"),
 )
 def run(
     source: Annotated[

@@ -20,7 +20,7 @@ from maskjet.cli.options import (
     with_config,
     with_options,
 )
-from maskjet.config import EngineConfig
+from maskjet.config import NMS, EngineConfig
 from maskjet.errors import InputError, MaskjetError
 from maskjet.serve import check_extra
 from maskjet.serve.settings import NAMES, Settings
@@ -52,7 +52,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @with_settings
-@with_config("device", "precision", "runtime", "engine", "compile", *INPUT, "decoder", "max_detections")
+@with_config("device", "precision", "runtime", "engine", "compile", *INPUT, "decoder", "max_detections", *NMS)
 def serve(
     ctx: typer.Context,
     *,

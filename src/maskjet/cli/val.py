@@ -18,7 +18,7 @@ from maskjet.cli.options import (
     progress,
     with_config,
 )
-from maskjet.config import EngineConfig
+from maskjet.config import NMS, EngineConfig
 from maskjet.errors import InputError
 
 EPILOG = """
@@ -30,7 +30,18 @@ maskjet val vehicles --model rf-detr-seg-nano --weights nano.pt --split test \\
 
 
 @with_config(
-    *("device", "precision", "runtime", "engine", "compile", "implementation", "resample", *INPUT, "max_detections")
+    *(
+        "device",
+        "precision",
+        "runtime",
+        "engine",
+        "compile",
+        "implementation",
+        "resample",
+        *INPUT,
+        "max_detections",
+        *NMS,
+    )
 )
 def val(
     data: Annotated[

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from maskjet import ops
 from maskjet.config import EngineConfig, Step, torch_dtype
 from maskjet.detections import Detections, assemble
+from maskjet.engine.duplicates import drop_duplicates
 from maskjet.engine.runtime import Runtime
 from maskjet.ops.canvas import Canvas, Region
 from maskjet.ops.frame_table import NO_CHROMA, ROW, DeviceFrames, FrameTable, pack_row
@@ -250,16 +251,18 @@ class Work(ABC):
         floats = words.view(np.float32)
         counts, _, class_ids, scores, corners = self._fields
         class_id, confidence, xyxy = words[class_ids], floats[scores], floats[corners].reshape(-1, 4)
-        names, wanted = self.steps.spec.class_names, self.postprocess.current.max_detections
+        names, config, chosen = self.steps.spec.class_names, self.steps.config, self.postprocess.current
+        most = chosen.max_detections if chosen.nms >= 1 else self._rows
         cuts: list[Cut] | None = None if strings is None else strings.read(kept, images)
         if self._encoded is not None:
             cuts = [partial(list, each) for each in self._encoded]
         found = []
         for image, count in enumerate(words[counts][:images].tolist()):
             size_hw, start = self.frames.sizes.hw[image], image * self._rows
-            rows = slice(start, start + min(count, wanted))
-            cut_rle = None if cuts is None else partial(_to_rle, cuts[image], size_hw, wanted)
-            found.append(assemble(size_hw, xyxy[rows], confidence[rows], class_id[rows], names, cut_rle))
+            rows = slice(start, start + min(count, most))
+            cut_rle = None if cuts is None else partial(_to_rle, cuts[image], size_hw, most)
+            each = assemble(size_hw, xyxy[rows], confidence[rows], class_id[rows], names, cut_rle)
+            found.append(drop_duplicates(each, chosen.nms, config)[: chosen.max_detections])
         return found
 
 

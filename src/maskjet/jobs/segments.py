@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from maskjet.checks import MOST_MOVED, check_whole
-from maskjet.config import EngineConfig
+from maskjet.config import NMS, EngineConfig
 from maskjet.sources.selection import select_frames
 from maskjet.sources.video_index import Entry
 from maskjet.spec import MODELS
@@ -137,6 +137,7 @@ class Settings:
             **({} if self.jpeg_decoder == "cpu" else {"jpeg_decoder": self.jpeg_decoder}),
             **({"track": True} if self.track else {}),
             **({} if self.detect == 1 else {"detect": self.detect}),
+            **({} if self.config.nms == 1 else {name: getattr(self.config, name) for name in NMS}),
             **({} if self.tiling.tile is None else {"tiling": asdict(self.tiling)}),
             "model": self.model,
             "weights": weights_digest,

@@ -21,6 +21,7 @@ from maskjet.tiling.layout import UNCUT, Tiling, parse_tile
 Masks = Literal["rle", "polygons", "none"]
 """Format of masks in an answer."""
 _TEXT = {"type": "string"}
+_SHARE = r"\d(\.\d{1,17})?"
 _MOST_KEPT = 1000  # longest query string to cache, in bytes
 
 _PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -31,6 +32,10 @@ _PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "classes": ("Names of the classes to report, separated by commas.", _TEXT),
     "max_detections": ("Most detections per image.", {"type": "integer", "minimum": 1}),
+    "nms": (
+        "Of detections that overlap more, intersection over union, the most confident one stays; 1 keeps all.",
+        {"type": "number", "minimum": 0, "maximum": 1},
+    ),
     "masks": (
         "How masks are given: COCO RLE, outlines along the pixels' edges as lists of [x, y], or not at all.",
         {**_TEXT, "enum": list(get_args(Masks)), "default": "rle"},
@@ -61,7 +66,7 @@ class Query:
     dispatcher: Dispatcher
     """The model's dispatcher."""
     options: Options
-    """Threshold, classes, most detections and tiles."""
+    """Threshold, classes, most detections, duplicates and tiles."""
     masks: Masks
     """Format of masks in the answer."""
     tolerance: float = 0.0
@@ -102,6 +107,9 @@ def _parse(text: bytes, default: Settings, is_stream: bool) -> tuple[str | None,
     most = given.get("max_detections")
     if most is not None and not re.fullmatch(r"\d{1,9}", most, re.ASCII):
         raise problems.bad_request(f"max_detections must be a whole number, got {most!r}.")
+    nms = given.get("nms")
+    if nms is not None and not re.fullmatch(_SHARE, nms, re.ASCII):
+        raise problems.bad_request(f"nms must be a number 0..1, got {nms!r}.")
     for name in ("track", "full"):
         if given.get(name, "true") not in ("true", "false"):
             raise problems.bad_request(f"{name} must be true or false, got {given[name]!r}.")
@@ -109,6 +117,7 @@ def _parse(text: bytes, default: Settings, is_stream: bool) -> tuple[str | None,
         _parse_threshold(given.getlist("threshold")),
         None if "classes" not in given else tuple(name.strip() for name in given["classes"].split(",")),
         None if most is None else int(most),
+        None if nms is None else float(nms),
         _parse_tiling(given, default),
     )
     return given.get("model"), options, masks, float(tolerance), given.get("track") == "true"  # type: ignore[return-value]
@@ -134,7 +143,7 @@ def _parse_threshold(texts: Sequence[str]) -> float | tuple[tuple[str, float], .
 def _parse_tiling(given: QueryParams, default: Settings) -> Tiling:
     """Tiling from query parameters, with the service's settings as defaults."""
     tile, overlap = given.get("tile", default.tile), given.get("overlap")
-    if overlap is not None and not re.fullmatch(r"\d(\.\d{1,17})?", overlap, re.ASCII):
+    if overlap is not None and not re.fullmatch(_SHARE, overlap, re.ASCII):
         raise problems.bad_request(f"overlap must be a number 0..0.9, got {overlap!r}.")
     share = default.overlap if overlap is None else float(overlap)
     is_full = given["full"] == "true" if "full" in given else default.full

@@ -58,6 +58,7 @@ class NewSource(BaseModel):
     )
     classes: list[str] | None = Field(None, description="a list of at least one text", min_length=1)
     max_detections: int | None = Field(None, description="a whole number of at least 1", ge=1)
+    nms: _Threshold | None = Field(None, description="a number 0..1")
     track: bool = Field(False, description="true or false")
 
 
@@ -89,6 +90,7 @@ async def add_source(request: Request) -> Response:
         tuple(threshold.items()) if isinstance(threshold, dict) else threshold,
         None if new.classes is None else tuple(new.classes),
         new.max_detections,
+        new.nms,
     )
     source = _sources(request).add(url, name=new.name, model=new.model, options=options, track=new.track)
     return JSONResponse(source.as_dict(), 201, {"Location": f"{request.url.path}/{source.id}"})

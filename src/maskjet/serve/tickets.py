@@ -58,6 +58,8 @@ class Options:
     """Names of the classes to report."""
     max_detections: int | None = None
     """Most detections per image."""
+    nms: float | None = None
+    """Largest intersection over union of two detections, 0..1."""
     tiling: Tiling = UNCUT
     """Tiling of images."""
     weak: bool = False
@@ -66,8 +68,8 @@ class Options:
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of `Model.predict`."""
         threshold: Any = dict(self.threshold) if isinstance(self.threshold, tuple) else self.threshold
-        fields = {"threshold": threshold, "classes": self.classes, "max_detections": self.max_detections}
-        return fields | vars(self.tiling) | {"weak": self.weak}
+        names = ("classes", "max_detections", "nms", "weak")
+        return {"threshold": threshold, **{name: getattr(self, name) for name in names}, **vars(self.tiling)}
 
 
 @dataclass(frozen=True)

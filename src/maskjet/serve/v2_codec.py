@@ -23,7 +23,7 @@ and its values are, row by row,
     BYTES in binary      before each element its length, 4 bytes, little endian
     BYTES as JSON        `data`, a list of base64 texts, as an image is no text of JSON
 
-Parameters are all optional: `threshold`, `classes` (or a list) and `max_detections` are as in `Model.predict`;
+Parameters are all optional: `threshold`, `classes` (or a list), `max_detections` and `nms` are as in `Model.predict`;
 `timeout` is in microseconds; an image that waits for longer is not worked on.
 
 The outputs are in `OUTPUTS`. Rows of several images follow each other; `count` says how many belong to each. `masks`
@@ -96,6 +96,7 @@ class _Parameters(Fields, extra="forbid"):
     threshold: float | None = Field(default=None, ge=0, le=1)
     classes: Annotated[list[_Name] | None, BeforeValidator(_split_names), Field(min_length=1, max_length=2**12)] = None
     max_detections: int | None = Field(default=None, ge=1, lt=2**31)
+    nms: float | None = Field(default=None, ge=0, le=1)
     timeout: int | None = Field(default=None, ge=1, lt=2**63)
     binary_data_output: bool = False
 
@@ -122,7 +123,7 @@ class InferRequest(Fields):
     def options(self) -> Options:
         """Options of `Model.predict`; whether the model has the classes is not checked."""
         given, classes = self.parameters, self.parameters.classes
-        return Options(given.threshold, None if classes is None else tuple(classes), given.max_detections)
+        return Options(given.threshold, None if classes is None else tuple(classes), given.max_detections, given.nms)
 
     def choose_outputs(self, known: Sequence[TensorSpec]) -> list[Output]:
         """Choose the outputs to return, in order, among the `known` ones of the model."""

@@ -8,10 +8,12 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from maskjet.detections import Detections, join
+from maskjet.engine.duplicates import drop_duplicates
 from maskjet.engine.engine import Engine
 from maskjet.engine.pipeline import pixels_of
 from maskjet.engine.slot import Pixels
 from maskjet.ops.gpu import on_device
+from maskjet.postprocessing import Postprocessing
 from maskjet.sources.frames import Frame
 from maskjet.sources.picture import Picture
 from maskjet.tiling.layout import Tile, Tiling, cut_tiles
@@ -36,12 +38,12 @@ class Tiles:
     Args:
         engine: What detects on them.
         tiling: How frames are cut.
-        most: Most detections of a frame.
+        chosen: Which detections are reported.
         threshold: Confidence that detections to report exceed; weaker ones are merged apart. None if there are none.
     """
 
-    def __init__(self, engine: Engine, tiling: Tiling, most: int, threshold: float | None = None) -> None:
-        self._engine, self._tiling, self._most, self._threshold = engine, tiling, most, threshold
+    def __init__(self, engine: Engine, tiling: Tiling, chosen: Postprocessing, threshold: float | None = None) -> None:
+        self._engine, self._tiling, self._chosen, self._threshold = engine, tiling, chosen, threshold
         self._found: dict[Frame, dict[int, Detections]] = {}  # of incomplete frames: detections by tile
 
     def cut(self, frame: Frame) -> Sequence[Frame]:
@@ -77,11 +79,13 @@ class Tiles:
             del self._found[frame]
             self._engine.note(tiles=len(tiles))
             found = self._merge([parts[number] for number in range(len(tiles))], tiles, frame.size_hw)
-        return [(frame, found[: self._most])]
+        found = drop_duplicates(found, self._chosen.nms, self._engine.steps.config)
+        return [(frame, found[: self._chosen.max_detections])]
 
     def _merge(self, found: Sequence[Detections], tiles: Sequence[Tile], size_hw: tuple[int, int]) -> Detections:
+        most = self._chosen.max_detections if self._chosen.nms >= 1 else self._engine.steps.config.max_detections
         if self._threshold is None:
-            return merge(found, tiles, size_hw, self._most)
+            return merge(found, tiles, size_hw, most)
         lowest = np.float32(self._threshold)
         parts = ([each[(each.confidence > lowest) == is_reported] for each in found] for is_reported in (True, False))
-        return join(*(merge(part, tiles, size_hw, self._most) for part in parts))
+        return join(*(merge(part, tiles, size_hw, most) for part in parts))
