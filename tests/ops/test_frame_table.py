@@ -83,7 +83,7 @@ def check(described, is_yuv, letterbox, resample, device, seed):
     st.lists(frames, min_size=1, max_size=3),
     st.booleans(),
     st.sampled_from([None, Letterbox(), Letterbox((1, 2, 250), "top-left")]),
-    st.sampled_from(["bilinear", "cv2"]),
+    st.sampled_from(["bilinear", "cv2", "antialias"]),
     st.integers(0, 99),
 )
 def test_frames_are_found_by_their_rows(described, is_yuv, letterbox, resample, seed):
@@ -97,7 +97,7 @@ def test_frames_are_found_by_their_rows(described, is_yuv, letterbox, resample, 
     st.lists(frames, min_size=1, max_size=16),
     st.booleans(),
     st.sampled_from([None, Letterbox()]),
-    st.sampled_from(["bilinear", "cv2"]),
+    st.sampled_from(["bilinear", "cv2", "antialias"]),
     st.integers(0, 99),
 )
 def test_many_frames_are_found_by_their_rows(described, is_yuv, letterbox, resample, seed):

@@ -170,7 +170,7 @@ def fuzz(seed, rounds):
         planes = (*size,), ((size[0] + 1) // 2, (size[1] + 1) // 2, 2)
         planes = (torch.randint(0, 256, plane, dtype=torch.uint8, generator=generator) for plane in planes)
         frames = ops.YUVFrames(*planes, ops.yuv_conversion("bt709", full_range=bool(number % 2)))
-        resample = numbers.choice(["bilinear", "cv2"])
+        resample = numbers.choice(["bilinear", "cv2", "antialias"])
         _compare("preprocess", {"frames": frames, "size": target, "resample": resample, **NORMALISATION})
     return 4 * rounds
 

@@ -277,7 +277,7 @@ def test_fifty_sizes_compile_nothing():
         memory = torch.zeros((height + 1) // 2 * 3, width + width % 2, dtype=torch.uint8, device="cuda")
         within = ops.YUVFrames.within if height % 2 else i420
         yuv = within(memory, ops.yuv_conversion("bt709", full_range=False).cuda())
-        for options in ({}, {"letterbox": 114}, {"resample": "cv2"}):
+        for options in ({}, {"letterbox": 114}, {"resample": "cv2"}, {"resample": "antialias"}):
             for frames in (frame, yuv):
                 ops.preprocess(frames, size=(312, 312), **NORMALISATION, **options)
         selection = ops.select(logits, boxes, [(height, width)], threshold=threshold)

@@ -16,17 +16,20 @@ from tests.ops.serving import on_cpu
 
 IMPLEMENTATIONS = on_cpu("preprocess")
 MATRICES = st.sampled_from(["bt709", "fcc", "bt601", "smpte240m", "bt2020"])
+FILTERS = st.sampled_from(["bilinear", "antialias"])
 YUV = YUVFrames(*random_planes(20, 30), yuv_conversion("bt709", full_range=False))
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("antialias", [False, True])
 @pytest.mark.parametrize(("height", "width"), [(176, 312), (720, 1280), (53, 37), (312, 312)])
-def test_reference_equals_rfdetr_bit_for_bit(height, width):
+def test_reference_equals_rfdetr_bit_for_bit(height, width, antialias):
     functional = pytest.importorskip("torchvision.transforms.functional", reason="torchvision is not installed")
     frame = random_bytes(height, width, 3)
-    image = functional.resize(functional.to_tensor(frame.numpy()), [312, 312], antialias=False)
+    image = functional.resize(functional.to_tensor(frame.numpy()), [312, 312], antialias=antialias)
     expected = functional.normalize(image, IMAGENET_MEAN, IMAGENET_STD)
-    actual = ops.preprocess(frame, size=(312, 312), **NORMALISATION, implementation="reference")
+    options = {"resample": "antialias" if antialias else "bilinear", **NORMALISATION}
+    actual = ops.preprocess(frame, size=(312, 312), **options, implementation="reference")
     torch.testing.assert_close(actual[0], expected, atol=0, rtol=0)
 
 
@@ -40,17 +43,17 @@ def drawn_frames(draw, most):
     return {"frames": YUVFrames(*random_planes(*source, (len(colours),), seed), conversions(*colours))}
 
 
-def assert_equals_the_reference(frames, size, implementation):
-    inputs = {**frames, "size": size, **NORMALISATION}
+def assert_equals_the_reference(frames, size, resample, implementation):
+    inputs = {**frames, "size": size, "resample": resample, **NORMALISATION}
     expected = ops.preprocess(**inputs, implementation="reference")
     actual = ops.preprocess(**inputs, implementation=implementation)
     assert CHECKS["preprocess"].tolerance_used(inputs, expected, actual) <= 1
 
 
 @settings(max_examples=60)
-@given(frames=drawn_frames(most=3), size=st.tuples(st.integers(1, 120), st.integers(1, 120)))
-def test_implementations_agree(frames, size):
-    assert_equals_the_reference(frames, size, "cpu")
+@given(frames=drawn_frames(most=3), size=st.tuples(st.integers(1, 120), st.integers(1, 120)), resample=FILTERS)
+def test_implementations_agree(frames, size, resample):
+    assert_equals_the_reference(frames, size, resample, "cpu")
 
 
 # ATen's kernels for small outputs on a CPU round otherwise, which the kernels for a GPU needn't follow.
@@ -60,9 +63,10 @@ def test_implementations_agree(frames, size):
     frames=drawn_frames(most=1),
     size=st.tuples(st.integers(1, 9), st.integers(SMALL, SMALL + 30)),
     is_tall=st.booleans(),
+    resample=FILTERS,
 )
-def test_interpreted_kernels_agree(frames, size, is_tall):
-    assert_equals_the_reference(frames, size[::-1] if is_tall else size, "triton")
+def test_interpreted_kernels_agree(frames, size, is_tall, resample):
+    assert_equals_the_reference(frames, size[::-1] if is_tall else size, resample, "triton")
 
 
 @settings(max_examples=5)
@@ -105,7 +109,7 @@ def test_whole_numbers_compile_what_others_use(monkeypatch):
         *((size, torch.float16) for size in ((1080, 1920), (176, 312), (53, 37), (77, 77), (1, 77), (2160, 3840))),
     ],
 )
-@pytest.mark.parametrize("resample", ["bilinear", "cv2"])
+@pytest.mark.parametrize("resample", ["bilinear", "cv2", "antialias"])
 def test_real_sizes_on_a_gpu(source, resample, dtype):
     """RGB, and YUV of three matrices with gaps after its rows; made smaller, and larger."""
     planes = [plane.cuda() for plane in random_planes(*source, (3,), seed=sum(source))]
@@ -116,7 +120,11 @@ def test_real_sizes_on_a_gpu(source, resample, dtype):
         expected = ops.preprocess(rgb, **options, implementation="reference")
         for frames in (rgb, yuv):
             actual = ops.preprocess(frames, **options, implementation="triton")
-            assert CHECKS["preprocess"].tolerance_used(options, expected, actual) == 0
+            used = CHECKS["preprocess"].tolerance_used(options, expected, actual)
+            if resample == "antialias":  # source positions of 4K are 1e-4 pixels apart, and ATen may fuse their sums
+                assert used <= (20 if dtype == torch.float32 else 1.1)
+            else:
+                assert used == 0
 
 
 def test_a_letterbox_keeps_the_aspect_ratio():

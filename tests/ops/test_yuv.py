@@ -131,7 +131,7 @@ def test_inputs_of_a_video_are_those_of_its_rgb_frames(matrix, is_full_range, tm
     for frame, picture in pairs:
         frames = frames_of(picture, matrix, is_full_range)
         np.testing.assert_array_equal(frames.to_rgb()[0].numpy(), frame.image)
-        for resample in ("bilinear", "cv2"):
+        for resample in ("bilinear", "cv2", "antialias"):
             options = {"size": (100, 120), "resample": resample, **NORMALISATION}
             expected = ops.preprocess(torch.from_numpy(frame.image), **options, implementation="cpu")
             assert torch.equal(ops.preprocess(frames, **options, implementation="cpu"), expected)

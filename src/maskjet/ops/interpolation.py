@@ -58,6 +58,31 @@ def taps_from(source: int, side: float, target: int, whole: int, fraction: float
     return Taps(first, np.minimum(first + 1, source - 1), position - first.astype(np.float32))
 
 
+class Triangles(NamedTuple):
+    """The source values that each output position along one axis averages, with the weights of a triangle."""
+
+    first: NDArray[np.int64]
+    """Index of the first source value of each output position."""
+    count: NDArray[np.int64]
+    """Number of source values of each output position."""
+    weights: NDArray[np.float32]
+    """Their shares, float32 [positions, largest count]; each position's add up to 1."""
+
+
+@lru_cache(maxsize=16)
+def triangles(source: int, target: int) -> Triangles:
+    """The weights that resize `source` values to `target` with antialias, as ATen's `upsample_bilinear2d_aa`."""
+    scale = np.float32(source) / np.float32(target)
+    half = np.maximum(scale, np.float32(1))
+    centre = scale * (np.arange(target, dtype=np.float32) + np.float32(0.5))
+    first = np.maximum((centre - half + 0.5).astype(np.int64), 0)
+    count = np.minimum((centre + half + 0.5).astype(np.int64), source) - first
+    index = first[:, None] + np.arange(count.max())
+    weights = np.maximum(1 - np.abs((index - centre[:, None] + 0.5) / half), 0).astype(np.float32)
+    weights[index >= (first + count)[:, None]] = 0
+    return Triangles(first, count, weights / weights.sum(axis=1, keepdims=True))
+
+
 @cache
 def _rounds_positions_once(channels: int, _has_one_thread: bool) -> bool:
     """Whether PyTorch, at its current thread count, computes source positions with one fused rounding."""

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import torch
 
-from maskjet.config import Implementation, Resample
+from maskjet.config import Implementation
 from maskjet.errors import InputError
 from maskjet.ops.canvas import Letterbox, stretch
 from maskjet.ops.gpu import make_op
@@ -18,6 +18,7 @@ from maskjet.ops.record import FLOATS, Variant, describe, needs_cpu
 from maskjet.spec import LetterboxPlace
 
 Order = Literal["rgb", "bgr"]
+Filter = Literal["bilinear", "cv2", "antialias"]
 _WIDEST = (2**31 - 1) // 3  # kernels count the bytes of a row in 32 bits
 
 
@@ -30,17 +31,18 @@ def preprocess(
     std: Sequence[float],
     order: Order = "rgb",
     dtype: torch.dtype = torch.float32,
-    resample: Resample = "bilinear",
+    resample: Filter = "bilinear",
     letterbox: Letterbox | int | None = None,
     implementation: Implementation = "auto",
 ) -> torch.Tensor:
     """Resize frames to the network's input size and normalise them.
 
     Filter: bilinear, half-pixel centres, no antialias, as rfdetr 1.11 `predict`. `resample="cv2"` resizes the uint8
-    frame as `cv2.resize(INTER_LINEAR)` instead, rounding to uint8 before it normalises. On a GPU it is
-    one launch on the current stream, which never waits, allocates nothing if `out` is given, and can be captured in a
-    CUDA graph. YUV is converted to bytes of RGB pixel by pixel on the way, as swscale does it, so that the result is
-    that of the converted frame.
+    frame as `cv2.resize(INTER_LINEAR)` instead, rounding to uint8 before it normalises; `resample="antialias"` averages
+    all pixels under a triangle, as torchvision's `resize(antialias=True)` does of floats. On a GPU it is one launch on
+    the current stream, which never waits, allocates nothing if `out` is given, and can be captured in a CUDA graph. YUV
+    is converted to bytes of RGB pixel by pixel on the way, as swscale does it, so that the result is that of the
+    converted frame.
 
     Args:
         frames: uint8 [H, W, 3] or [N, H, W, 3] of any strides; or `YUVFrames`, such as NV12.
@@ -50,7 +52,7 @@ def preprocess(
         std: One per RGB channel, on the 0..1 scale, above 0.
         order: Channel order of the frames, "rgb" for `YUVFrames`; the output is RGB.
         dtype: Type of the output if `out` is None.
-        resample: "bilinear" on floats, or "cv2" on bytes.
+        resample: "bilinear" or "antialias" on floats, or "cv2" on bytes.
         letterbox: None stretches the frame to the input. `ops.Letterbox` keeps the frame's aspect ratio and pads;
             a byte value, 0..255, is a centred one of that grey. `Letterbox.region` gives the frame's place.
         implementation: "auto", "reference", "triton" or "cpu".
@@ -65,7 +67,9 @@ def preprocess(
     Equal to the reference within 4.8e-7 in float32 and one ULP in the half types. The reference equals rfdetr 1.11.2's
     preprocessing bit for bit; with "cv2", `cv2.resize`. (PyTorch's own result depends on where it runs: a GPU fuses
     the product and sum of source positions, and a single CPU thread rounds them differently from two; either changes
-    the result by 3e-5 at 1080p. The bound holds on the frames' own device, for two threads and more.)
+    the result by 3e-5 at 1080p. The bound holds on the frames' own device, for two threads and more.) With "antialias"
+    it is 5e-6, as sums over hundreds of pixels are rounded in another order, and on a GPU 1e-4 at 4K, where positions
+    in float32 are 1e-4 of a pixel apart.
 
     Examples:
         >>> frame = torch.full((4, 6, 3), 255, dtype=torch.uint8)
@@ -92,7 +96,7 @@ def preprocess(
         if len(values) != 3 or not all(map(math.isfinite, values)) or (name == "std" and min(values) <= 0):
             expected = "3 numbers above 0" if name == "std" else "3 numbers"
             raise InputError(f"{name} must be {expected}, got {tuple(values)}.")
-    for name, value, known in (("order", order, ("rgb", "bgr")), ("resample", resample, ("bilinear", "cv2"))):
+    for name, value, known in (("order", order, ("rgb", "bgr")), ("resample", resample, get_args(Filter))):
         if value not in known:
             raise InputError(f"{name} must be one of {known}, got {value!r}.")
     region = stretch(size) if letterbox is None else _check_letterbox(letterbox).region((height, width), size)

@@ -1,4 +1,4 @@
-"""preprocess on a CPU: each output pixel straight from its four source pixels, in one pass.
+"""preprocess on a CPU: each output pixel straight from its source pixels, in one pass.
 
 The reference first converts the whole frame to floats, 25 MB at 1080p, though an output value needs only four bytes.
 YUV is converted to RGB first, which takes 0.4 ms at 1080p; converting needed pixels alone was slower.
@@ -6,13 +6,17 @@ YUV is converted to RGB first, which takes 0.4 ms at 1080p; converting needed pi
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
+import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from maskjet.jit import compiled
 from maskjet.ops.canvas import Region
-from maskjet.ops.interpolation import SMALL, blend, taps
+from maskjet.ops.interpolation import SMALL, Triangles, blend, taps, triangles
 from maskjet.ops.preprocess import reference
 from maskjet.ops.preprocess.yuv import YUVFrames
 
@@ -31,7 +35,8 @@ def preprocess(
 ) -> None:
     """Write (resized / 255 - mean) / std of uint8 frames [N, H, W, 3] into out [N, 3, h, w]; see `ops.preprocess`."""
     frames = to_rgb(frames) if isinstance(frames, YUVFrames) else frames
-    if resample == "cv2" or region.height + region.width <= SMALL:  # OpenCV or the reference is faster here
+    is_small = resample == "bilinear" and region.height + region.width <= SMALL
+    if resample == "cv2" or is_small:  # OpenCV or the reference is faster here
         reference.preprocess(frames, out, region=region, mean=mean, std=std, order=order, resample=resample)
         return
     top, left, height, width = region.box
@@ -40,9 +45,13 @@ def preprocess(
     is_direct = out.dtype == torch.float32 and inner.is_contiguous()
     floats = inner if is_direct else torch.empty(inner.shape, dtype=torch.float32, device="cpu")
     channels = (0, 1, 2) if order == "rgb" else (2, 1, 0)
-    rows, columns = taps(frames.shape[1], height, 3), taps(frames.shape[2], width, 3)
+    ways = triangles if resample == "antialias" else partial(taps, channels=3)
+    rows, columns = ways(frames.shape[1], height), ways(frames.shape[2], width)
     for frame, image in zip(frames.numpy(), floats.numpy(), strict=True):
-        _resize(frame, *rows, *columns, channels, offsets, divisors, _BYTE_AS_FLOAT, image)
+        if resample == "antialias":
+            _average(np.ascontiguousarray(frame), rows, columns, channels, offsets, divisors, image)
+        else:
+            _resize(frame, *rows, *columns, channels, offsets, divisors, _BYTE_AS_FLOAT, image)
     if inner.shape != out.shape:
         border = (np.array(region.padding, dtype=np.float32) - offsets) / divisors
         out.copy_(torch.from_numpy(border).view(1, 3, 1, 1).expand(out.shape))
@@ -98,6 +107,42 @@ def _resize(
             offset, divisor, line = mean[channel], std[channel], image[channel, y]
             for x in range(width):
                 line[x] = (blend(upper[channel, x], lower[channel, x], b) - offset) / divisor
+
+
+_types: Any = numba.types  # numba's types lack annotations
+_TRIANGLES = _types.NamedTuple((numba.int64[::1], numba.int64[::1], numba.float32[:, ::1]), Triangles)
+
+
+@compiled(
+    numba.void(
+        *(_types.Array(numba.uint8, 3, "C", True), _TRIANGLES, _TRIANGLES, _types.UniTuple(numba.int64, 3)),
+        *(numba.float32[::1], numba.float32[::1], numba.float32[:, :, ::1]),
+    )
+)
+def _average(
+    frame: NDArray[np.uint8],
+    rows: Triangles,
+    columns: Triangles,
+    channels: tuple[int, int, int],
+    mean: NDArray[np.float32],
+    std: NDArray[np.float32],
+    image: NDArray[np.float32],
+) -> None:
+    pixels = frame.reshape(len(frame), -1)
+    values = np.empty(pixels.shape[1], np.float32)  # an output row at the frame's width: source rows, weighted
+    for y in range(len(rows.first)):
+        values[:] = 0
+        for k in range(rows.count[y]):
+            weight, line = rows.weights[y, k], pixels[rows.first[y] + k]
+            for x in range(len(values)):
+                values[x] += weight * np.float32(line[x])
+        for channel in range(3):
+            line_out, offset, divisor = image[channel, y], mean[channel], std[channel]
+            for x in range(len(columns.first)):
+                start, total = 3 * columns.first[x] + channels[channel], np.float32(0)
+                for k in range(columns.count[x]):
+                    total += columns.weights[x, k] * values[start + 3 * k]
+                line_out[x] = (total / np.float32(255) - offset) / divisor
 
 
 @compiled("void(Array(uint8, 2, 'C', True), Array(uint8, 3, 'C', True), Array(int32, 2, 'C', True), uint8[:, :, ::1])")

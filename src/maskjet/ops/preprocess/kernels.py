@@ -171,6 +171,127 @@ def preprocess_yuv_kernel(
         tl.store(pixel_ptr + channel * out_stride_c, value, mask=(y < height) & (x < width))
 
 
+@triton.jit(do_not_specialize=range(28))
+def preprocess_antialias_kernel(
+    frames_ptr,
+    chroma_ptr,
+    conversion_ptr,
+    rows_ptr,
+    out_ptr,
+    source_height,
+    source_width,
+    height,
+    width,
+    top,
+    left,
+    inner_height,
+    inner_width,
+    stride_n,
+    stride_y,
+    stride_x,
+    chroma_stride_n,
+    chroma_stride_y,
+    chroma_stride_x,
+    stride_c,
+    conversion_stride,
+    out_stride_n,
+    out_stride_c,
+    out_stride_y,
+    out_stride_x,
+    mean,
+    std,
+    padding,
+    HAS_ROWS: tl.constexpr,
+    IS_YUV: tl.constexpr,
+    TILE_HEIGHT: tl.constexpr,
+    TILE_WIDTH: tl.constexpr,
+):
+    """`preprocess_yuv_kernel`, or with RGB frames `preprocess_kernel`, but averaging all pixels under a triangle.
+
+    The triangle is two output pixels wide and high, and at least two source pixels. `stride_c` is from red to green, or
+    from U to V; RGB frames have no chroma. The weights are those of ATen's `upsample_bilinear2d_aa`.
+    """
+    image = tl.program_id(2).to(tl.int64)
+    if HAS_ROWS:
+        row_ptr = rows_ptr + image * ROW
+        frame_ptr, frame_chroma_ptr, numbers_ptr = _address(row_ptr), _address(row_ptr + CHROMA), row_ptr + CONVERSION
+        source_height, source_width, top, left, inner_height, inner_width = _sizes(row_ptr)
+        stride_y, stride_x, stride_c = _three(row_ptr + STRIDES)
+        if IS_YUV:
+            chroma_stride_y, chroma_stride_x, stride_c = _three(row_ptr + CHROMA_STRIDES)
+    else:
+        frame_ptr, frame_chroma_ptr = frames_ptr + image * stride_n, chroma_ptr + image * chroma_stride_n
+        numbers_ptr = conversion_ptr + image * conversion_stride
+    y = (tl.program_id(1) * TILE_HEIGHT + tl.arange(0, TILE_HEIGHT))[:, None]
+    x = (tl.program_id(0) * TILE_WIDTH + tl.arange(0, TILE_WIDTH))[None, :]
+    is_row_inside = (y >= top) & (y < top + inner_height)
+    is_inside = is_row_inside & (x >= left) & (x < left + inner_width)
+    upper, rows, centre_y, half_y = _triangle(y - top, source_height, inner_height)
+    first, columns, centre_x, half_x = _triangle(x - left, source_width, inner_width)
+    red = tl.zeros([TILE_HEIGHT, TILE_WIDTH], tl.float32)
+    green = red
+    blue = red
+    weights_y = tl.zeros([TILE_HEIGHT, 1], tl.float32)
+    weights_x = tl.zeros([1, TILE_WIDTH], tl.float32)
+    for i in range((2.0 * half_y).to(tl.int32) + 2):
+        row = upper + i
+        weight_y = _weight(row, rows, centre_y, half_y)
+        line_ptr = frame_ptr + row.to(tl.int64) * stride_y
+        chroma_line_ptr = frame_chroma_ptr + (row >> 1).to(tl.int64) * chroma_stride_y
+        reds = tl.zeros([TILE_HEIGHT, TILE_WIDTH], tl.float32)
+        greens = reds
+        blues = reds
+        weights_x = tl.zeros([1, TILE_WIDTH], tl.float32)
+        for k in range((2.0 * half_x).to(tl.int32) + 2):
+            column = first + k
+            weight_x = _weight(column, columns, centre_x, half_x)
+            weights_x += weight_x
+            is_read = is_inside & (row < rows) & (column < columns)
+            if IS_YUV:
+                offset, scale = tl.load(numbers_ptr), tl.load(numbers_ptr + 1)
+                luma = _load_luma(line_ptr + column * stride_x, offset, scale, is_read)
+                u, v = _load_chroma(chroma_line_ptr + (column >> 1) * chroma_stride_x, stride_c, is_read)
+                r = _to_byte(luma, u, v, tl.load(numbers_ptr + 2), tl.load(numbers_ptr + 3))
+                g = _to_byte(luma, u, v, tl.load(numbers_ptr + 4), tl.load(numbers_ptr + 5))
+                b = _to_byte(luma, u, v, tl.load(numbers_ptr + 6), tl.load(numbers_ptr + 7))
+            else:
+                source_ptr = line_ptr + column * stride_x
+                r = tl.load(source_ptr, mask=is_read, other=0)
+                g = tl.load(source_ptr + stride_c, mask=is_read, other=0)
+                b = tl.load(source_ptr + 2 * stride_c, mask=is_read, other=0)
+            reds += weight_x * r.to(tl.float32)
+            greens += weight_x * g.to(tl.float32)
+            blues += weight_x * b.to(tl.float32)
+        red += weight_y * reds
+        green += weight_y * greens
+        blue += weight_y * blues
+        weights_y += weight_y
+    whole = weights_y * weights_x * 255.0
+    averages = (red, green, blue)
+    pixel_ptr = out_ptr + image * out_stride_n + y.to(tl.int64) * out_stride_y + x * out_stride_x
+    for channel in tl.static_range(3):
+        value = tl.where(is_inside, tl.div_rn(averages[channel], whole), padding[channel])
+        value = tl.div_rn(value - mean[channel], tl.full(value.shape, 1.0, tl.float32) * std[channel])
+        tl.store(pixel_ptr + channel * out_stride_c, value, mask=(y < height) & (x < width))
+
+
+@triton.jit
+def _triangle(index, source, target):
+    """First and exclusive last source index under an output index's triangle, its centre, and half its width."""
+    scale = scale_of(source, target)
+    half = tl.maximum(scale, 1.0)
+    centre = scale * (index.to(tl.float32) + 0.5)
+    first = tl.maximum((centre - half + 0.5).to(tl.int32), 0)
+    return first, tl.minimum((centre + half + 0.5).to(tl.int32), source), centre, half
+
+
+@triton.jit
+def _weight(index, end, centre, half):
+    """Height of a triangle at a source index; 0 from its end on."""
+    distance = tl.abs(index.to(tl.float32) - centre + 0.5) / half
+    return tl.where(index < end, tl.maximum(1.0 - distance, 0.0), 0.0)
+
+
 @triton.jit
 def _address(word_ptr):
     """Load the address held by two words of a table row, as a pointer to uint8."""

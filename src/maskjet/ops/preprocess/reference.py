@@ -31,8 +31,8 @@ def preprocess(
         frames = _resize_bytes(frames, height, width)
     images = frames.permute(0, 3, 1, 2).float()
     images = images / images.new_tensor(255)  # a tensor: CUDA would multiply by the reciprocal of a Python number
-    if resample == "bilinear":
-        images = F.interpolate(images, size=(height, width), mode="bilinear", align_corners=False, antialias=False)
+    if resample != "cv2":
+        images = F.interpolate(images, size=(height, width), mode="bilinear", antialias=resample == "antialias")
     per_channel = (1, 3, 1, 1)
     inputs = images.new_tensor(region.padding).view(per_channel).repeat(len(frames), 1, *out.shape[2:])
     inputs[:, :, top : top + height, left : left + width] = images

@@ -1,8 +1,8 @@
 """preprocess on an NVIDIA GPU: one launch from the frame's bytes to the network's input buffer.
 
 YUV is converted tap by tap, in registers. Each program computes a tile of output pixels, all three channels, each from
-four source pixels. Sizes and strides are run-time arguments, so another frame size compiles nothing; or data on the
-device, so that a captured graph serves frames of any size.
+four source pixels, or with antialias from all those under a triangle. Sizes and strides are run-time arguments, so
+another frame size compiles nothing; or data on the device, so that a captured graph serves frames of any size.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import triton
 from maskjet.ops.canvas import Region
 from maskjet.ops.frame_table import DeviceFrames
 from maskjet.ops.gpu import Launcher, on_device
-from maskjet.ops.preprocess.kernels import preprocess_kernel, preprocess_yuv_kernel
+from maskjet.ops.preprocess.kernels import preprocess_antialias_kernel, preprocess_kernel, preprocess_yuv_kernel
 from maskjet.ops.preprocess.yuv import YUVFrames
 
 _TILE_HW = (4, 32)
@@ -24,12 +24,11 @@ _UNREAD = (0,) * 8  # placeholders: with a table, kernels read these values from
 
 # OpenCV rounds the product in a source position before it subtracts; ATen's kernels fuse the two.
 _launch = {
-    name: Launcher(preprocess_kernel, num_warps=4, enable_fp_fusion=name == "bilinear") for name in ("bilinear", "cv2")
-}
-_launch_yuv = {
-    name: Launcher(preprocess_yuv_kernel, num_warps=4, enable_fp_fusion=name == "bilinear")
+    (name, is_yuv): Launcher(kernel, num_warps=4, enable_fp_fusion=name != "cv2")
+    for is_yuv, kernel in enumerate((preprocess_kernel, preprocess_yuv_kernel))
     for name in ("bilinear", "cv2")
 }
+_launch_antialias = Launcher(preprocess_antialias_kernel, num_warps=4)
 
 
 def preprocess(
@@ -59,10 +58,15 @@ def preprocess(
         assert region is not None
         rows, box, padding, is_yuv = out, region.box, region.padding, isinstance(frames, YUVFrames)
         planes, sizes, strides = _describe(frames, order)
+    is_antialiased = resample == "antialias"
+    if is_antialiased and not is_yuv:  # the kernel serves both
+        planes, strides = planes * 3, (*strides[:3], 0, 0, 0, strides[3], 0)
+    launch = _launch_antialias if is_antialiased else _launch[resample, is_yuv]
+    flags = {"IS_YUV": is_yuv} if is_antialiased else {"IS_CV2": resample == "cv2"}
     with on_device(out.device):
-        (_launch_yuv if is_yuv else _launch)[resample](
+        launch(
             grid,
-            (out.device, out.dtype, has_rows),
+            (out.device, out.dtype, has_rows, is_yuv),
             *planes,
             rows,
             out,
@@ -76,7 +80,7 @@ def preprocess(
             std,
             padding,
             HAS_ROWS=has_rows,
-            IS_CV2=resample == "cv2",
+            **flags,
             TILE_HEIGHT=_TILE_HW[0],
             TILE_WIDTH=_TILE_HW[1],
         )
