@@ -8,8 +8,7 @@ Examples:
     >>> model = maskjet.load(fast)
 """
 
-from maskjet.export.onnx_rewrites import optimize_onnx
 from maskjet.networks.torchvision.detector import StaticDetector
 from maskjet.networks.torchvision.optimizing import optimize
 
-__all__ = ["StaticDetector", "optimize", "optimize_onnx"]
+__all__ = ["StaticDetector", "optimize"]
