@@ -65,7 +65,7 @@ COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
 }
 """Name, with a remark where a command is tried twice, to arguments and the error that a base install answers with."""
 # Packages that ask for their extras before they import their modules.
-_ASKED_FOR = ("maskjet.export.", "maskjet.quantization.", "maskjet.serve.")
+_ASKED_FOR = ("maskjet.export.onnx_rewrites.", "maskjet.export.", "maskjet.quantization.", "maskjet.serve.")
 _NEEDS_EXTRA = re.compile(r"^.+ needs .+: pip install \"maskjet\[\w+\]\"\.$")
 
 
@@ -126,7 +126,7 @@ def check_functions() -> None:
     image = maskjet.traffic.sample(seed=3).image
     found = maskjet.load("demo", device="cpu").predict(image)
     assert len(found) > 0
-    for function in (found.to_supervision, found.to_pandas):
+    for function in (found.to_supervision, found.to_pandas, lambda: maskjet.rewrites.optimize_onnx("a.onnx")):
         assert _NEEDS_EXTRA.match(_refusal(function)), function
 
 

@@ -26,7 +26,7 @@ def test_options_reach_the_file(monkeypatch, maskjet):
         ("demo -o a.onnx --input-size 240", 2, "--input-size must be WIDTHxHEIGHT, as in 640x384, got"),
         ("demo -o a.onnx --input-size 241x120", 2, "--input-size must be a multiple of"),
         ("a.onnx -o b.onnx", 2, "model must be weights to be exported, got 'a.onnx', which is exported"),
-        ("torchvision:maskrcnn_resnet50_fpn -o a.onnx", 2, "for torchvision's detectors use torch.onnx.export"),
+        ("torchvision:maskrcnn_resnet50_fpn -o a.onnx", 2, "maskjet.rewrites.optimize_onnx"),
         ("a.pt -o a.onnx", 3, "model must be a file, got 'a.pt', which does not exist"),
         ("rf-detr-nano --weights a.pt -o a.onnx", 3, "--weights must be a file, got 'a.pt'"),
         ("demo -o /dev/null/a.onnx", 4, "--out must be writable, '/dev/null/a.onnx' is not"),

@@ -127,6 +127,6 @@ def read_rfdetr(
         got = repr(model) if isinstance(model, str) else f"a {type(model).__name__}"
         raise UnsupportedError(
             f"model must be an RF-DETR to be exported, got {got}: for torchvision's detectors use "
-            "torch.onnx.export(..., dynamo=False)."
+            "torch.onnx.export(..., dynamo=False), and maskjet.rewrites.optimize_onnx makes the file faster."
         )
     return family.load(model, weights, input_size)

@@ -8,7 +8,8 @@ Examples:
     >>> model = maskjet.load(fast)
 """
 
+from maskjet.export.onnx_rewrites import optimize_onnx
 from maskjet.networks.torchvision.detector import StaticDetector
 from maskjet.networks.torchvision.optimizing import optimize
 
-__all__ = ["StaticDetector", "optimize"]
+__all__ = ["StaticDetector", "optimize", "optimize_onnx"]
