@@ -21,8 +21,6 @@ mask_pixels = 2**28
 """Most pixels, height × width, that a COCO RLE from outside may state; decoding takes one byte a pixel."""
 masks_bytes = 2**33
 """Most bytes of the dense masks of one image's detections together, one a pixel."""
-outline_pixels = 2**26
-"""Most pixels along all polygons of one data set, if their edges are long; drawn, each takes up to ten bytes."""
 json_bytes = 2**31
 """Most bytes of one COCO file or record, or of all labels of a YOLO data set; parsed, it takes ten times as many."""
 line_bytes = 2**26
@@ -31,7 +29,7 @@ checkpoint_bytes = 2**33
 """Most bytes of the tensors of one checkpoint; the largest RF-DETR takes 0.15 GB in float32."""
 
 NAMES = (
-    *("image_pixels", "image_bytes", "mask_pixels", "masks_bytes", "outline_pixels", "json_bytes", "line_bytes"),
+    *("image_pixels", "image_bytes", "mask_pixels", "masks_bytes", "json_bytes", "line_bytes"),
     "checkpoint_bytes",
 )
 _PREFIX = "MASKJET_LIMIT_"

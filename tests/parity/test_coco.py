@@ -17,7 +17,7 @@ from maskjet import traffic
 from maskjet.errors import InputError, MissingDependencyError
 from maskjet.masks import coco_rle
 from maskjet.parity import coco
-from maskjet.parity.coco_files import draw_masks
+from maskjet.parity.coco_files import check_truth, draw_masks
 from maskjet.traffic.dataset import CATEGORIES, annotate
 
 SIZE = (96, 160)
@@ -258,32 +258,12 @@ def test_the_report_is_a_table_and_json(tmp_path):
     assert (written["baseline"], written["images"]) == ("a", 3)
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"image_id": 9}, r"results\['fp16'\] must be of the truth's images, got image_id \[9\]"),
-        ({"category_id": 44}, r"results\['fp16'\] must be of the truth's categories, got category_id \[44\]"),
-        ({"bbox": [1, 2, 3]}, "results must be COCO results: .*'bbox': expected a sequence of length 4"),
-        ({"score": float("nan")}, "results must be COCO results: .* has a NaN score"),
-    ],
-)
-def test_a_bad_result_is_named(fields, message):
-    truth, perfect = streets(2)
-    perfect[2] |= fields
-    with pytest.raises(InputError, match=message):
-        coco.evaluate(truth, {"fp16": perfect})
-
-
-def test_bad_arguments():
-    truth, perfect = streets(2)
-    with pytest.raises(InputError, match=r"baseline must be one of \['a'\], got 'b'"):
-        coco.evaluate(truth, {"a": perfect}, baseline="b")
-    with pytest.raises(InputError, match="results must have at least one variant, got none"):
-        coco.evaluate(truth, {})
+def test_a_truth_that_lacks_a_list():
+    truth, _ = streets(2)
     with pytest.raises(InputError, match="truth must be a COCO data set: 'categories'"):
-        coco.evaluate({"images": truth["images"]}, {"a": perfect})
+        check_truth({"images": truth["images"]})
     with pytest.raises(InputError, match="truth must have at least one entry in 'images', got none"):
-        coco.evaluate({**truth, "images": []}, {"a": perfect})
+        check_truth({**truth, "images": []})
 
 
 def test_without_the_library(monkeypatch):

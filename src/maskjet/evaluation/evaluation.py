@@ -13,7 +13,7 @@ from maskjet.model import Model
 from maskjet.parity.coco import METRICS
 from maskjet.parity.page import render
 from maskjet.parity.pair import DifferenceKind
-from maskjet.parity.pictures import draw_close_ups, open_worst
+from maskjet.parity.pictures import draw_worst
 from maskjet.sources.images import to_image
 
 _WORDS: Mapping[DifferenceKind, str] = {
@@ -99,14 +99,14 @@ def _render(outcome: Outcome, images: DataSet) -> bytes:
         "evaluation.html",
         ("annotated", "found"),
         f"{report.machine}. Page by maskjet val.",
-        lambda difference: _WORDS[difference.kind],
+        _WORDS,
         report=report,
         kinds=kinds,
         shown=[*METRICS, "ar", "ar_small", "ar_medium", "ar_large"],
         confusion=confusion,
         names=[report.classes[number] for number in chosen],
         more=len(report.classes) - len(chosen),
-        worst=draw_close_ups(open_worst(outcome.worst, pixels), len(outcome.worst)),
+        worst=draw_worst(outcome.worst, pixels),
     )
 
 

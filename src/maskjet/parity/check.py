@@ -14,9 +14,14 @@ from maskjet.errors import InputError
 from maskjet.host import measuring
 from maskjet.host.machine import describe_machine
 from maskjet.host.printing import printable
+from maskjet.host.tables import shown
 from maskjet.parity.pair import KINDS, Difference, Pairing, compare
 from maskjet.parity.record import Record
 
+_HEADER = (
+    *("expected", "actual", "confidence ≥", "matched", "dropped", "added", "swapped"),
+    *("Δconf mean", "p95", "max", "Δbox px p95", "max", "box IoU min", "mask IoU mean", "min", "equal RLE"),
+)
 _WORST, _PRINTED = 10, 3  # worst images, and printed differences of one
 
 
@@ -127,7 +132,20 @@ class CheckReport(measuring.MeasuredReport):
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table: its header, then one row per confidence."""
-        return [HEADER, *(row_of(self, m) for m in self.measurements)]
+        rows: list[tuple[str, ...]] = [_HEADER]
+        for m in self.measurements:
+            conf, box, has_masks = m.confidence_difference, m.box_difference_px, m.mean_mask_iou is not None
+            rows.append(
+                (
+                    *(str(self.expected["name"]), str(self.actual["name"]), f"{m.confidence:g}"),
+                    *(f"{m.matched} ({m.share:.2%})", *map(str, (m.dropped, m.added, m.swapped))),
+                    *(f"{value:.1e}" for value in (conf.mean, conf.p95, conf.max)),
+                    *(f"{value:.3f}" for value in (box.p95, box.max, m.min_box_iou)),
+                    *(shown(value, 5) for value in (m.mean_mask_iou, m.min_mask_iou)),
+                    f"{m.equal_strings} of {m.matched}" if has_masks else "-",
+                )
+            )
+        return rows
 
     def __str__(self) -> str:
         counts = [f"{self.same_images} the same bit for bit"]
@@ -147,29 +165,6 @@ class CheckReport(measuring.MeasuredReport):
     def _count(self, kind: str) -> str:
         rounded = f" ({self.rounded[kind]} within rounding)" if self.rounded[kind] else ""
         return f"{kind}: {self.kinds[kind]}{rounded}"
-
-
-HEADER = (
-    *("expected", "actual", "confidence ≥", "matched", "dropped", "added", "swapped"),
-    *("Δconf mean", "p95", "max", "Δbox px p95", "max", "box IoU min", "mask IoU mean", "min", "equal RLE"),
-)
-"""Column titles of a comparison's table."""
-
-
-def row_of(found: CheckReport, m: Agreement) -> tuple[str, ...]:
-    """One measurement as a row below `HEADER`."""
-    conf, box = m.confidence_difference, m.box_difference_px
-    return (
-        str(found.expected["name"]),
-        str(found.actual["name"]),
-        f"{m.confidence:g}",
-        f"{m.matched} ({m.share:.2%})",
-        *(str(count) for count in (m.dropped, m.added, m.swapped)),
-        *(f"{value:.1e}" for value in (conf.mean, conf.p95, conf.max)),
-        *(f"{value:.3f}" for value in (box.p95, box.max, m.min_box_iou)),
-        *("-" if value is None else f"{value:.5f}" for value in (m.mean_mask_iou, m.min_mask_iou)),
-        "-" if m.mean_mask_iou is None else f"{m.equal_strings} of {m.matched}",
-    )
 
 
 def check(expected: Record, actual: Record, *, confidences: Sequence[float] = ()) -> CheckReport:

@@ -13,7 +13,7 @@ from maskjet.errors import InputError
 from maskjet.host import measuring
 from maskjet.host.machine import describe_machine
 from maskjet.host.tables import shown
-from maskjet.parity.coco_files import Entry, check_ids, check_truth, draw_masks, index, load_library, load_results
+from maskjet.parity.coco_files import Entry, draw_masks, index, load_library, load_results
 
 KINDS = ("bbox", "segm")
 """Kinds of average precision: "bbox" for boxes, "segm" for masks."""
@@ -79,21 +79,19 @@ def evaluate(
     results files, which have no boxes beside masks. Neither truth nor results are changed.
 
     Args:
-        truth: A COCO data set: images, categories, annotations.
+        truth: A COCO data set: images, categories, annotations; passed by `coco_files.check_truth`.
         results: COCO results by variant: image_id, category_id, score, and bbox (x, y, width, height), segmentation, a
-            compressed RLE, or both. A kind is scored only if truth and all variants have it.
+            compressed RLE, or both, of the truth's images and categories. A kind is scored only if truth and all
+            variants have it.
         baseline: A key of results; None takes the first.
         on_progress: Called for each kind after each variant.
 
     Raises:
-        InputError: An argument is invalid, or a result is of an image or category that the truth lacks.
+        InputError: No kind can be scored, a mask of the truth is invalid, or it has more than 4,096 categories.
         MissingDependencyError: hotcoco is not installed.
     """
     kinds, notes = check_kinds(truth, results)
-    if baseline is None:
-        baseline = next(iter(results))
-    if baseline not in results:
-        raise InputError(f"baseline must be one of {list(results)}, got {baseline!r}.")
+    baseline = baseline or next(iter(results))
     if len(truth["categories"]) > _MOST_CATEGORIES:
         raise InputError(f"truth must have at most {_MOST_CATEGORIES:,} categories, got {len(truth['categories']):,}.")
     if "segm" in kinds:
@@ -181,15 +179,7 @@ def _compare(variant: str, kind: str, baseline: str, scores: Mapping[str, Mappin
 
 
 def check_kinds(truth: Entry, results: Mapping[str, Sequence[Entry]]) -> tuple[list[str], list[str]]:
-    """Check truth and results, but not the masks; returns the kinds that can be scored, and a note if one can't.
-
-    Raises InputError if an entry is invalid, or no kind can be scored.
-    """
-    check_truth(truth)
-    if not results:
-        raise InputError("results must have at least one variant, got none.")
-    for variant, entries in results.items():
-        check_ids(entries, truth, f"results[{variant!r}]")
+    """The kinds that can be scored, and a note if one can't; raises InputError if none can."""
     lists = [("the truth", truth["annotations"]), *results.items()]
     lacking = {
         kind: [name for name, entries in lists if any(entry.get(_FIELDS[kind]) is None for entry in entries)]

@@ -11,13 +11,6 @@ from maskjet.errors import InputError
 from maskjet.parity import check, coco
 from maskjet.parity.record import Record
 
-_UNMATCHED = "Of all things found, how many only one side found, or found as another class."
-_CONFIDENCE = "Among the things that both sides found: the largest change in how sure the detector is of the class."
-_PRECISION = {
-    "bbox": "How well the boxes fit what is really on the images, from 0 (all wrong) to 1 (all right): the change.",
-    "segm": "How well the masks fit what is really on the images, from 0 (all wrong) to 1 (all right): the change.",
-}
-
 
 @dataclass(frozen=True)
 class Limits:
@@ -46,10 +39,6 @@ class Verdict:
     """The measured value; NaN if it could not be measured."""
     limit: float
     """The largest value allowed."""
-    meaning: str = ""
-    """The quantity explained in a sentence, for readers who do not know maskjet."""
-    is_share: bool = False
-    """Whether the value is a share of the whole, to be shown in per cent."""
 
     @property
     def is_kept(self) -> bool:
@@ -76,11 +65,11 @@ def judge(found: check.CheckReport, precision: coco.PrecisionReport | None, limi
     everything = found.measurements[0]
     verdicts = []
     if limits.max_unmatched is not None:
-        quantity = "share of detections without a counterpart"
-        verdicts.append(Verdict(quantity, 1 - everything.share, limits.max_unmatched, _UNMATCHED, is_share=True))
+        share = 1 - everything.share
+        verdicts.append(Verdict("share of detections without a counterpart", share, limits.max_unmatched))
     if limits.max_dconf is not None:
         largest = everything.confidence_difference.max if everything.matched else math.nan
-        verdicts.append(Verdict("largest difference in confidence", largest, limits.max_dconf, _CONFIDENCE))
+        verdicts.append(Verdict("largest difference in confidence", largest, limits.max_dconf))
     if limits.max_dap is not None:
         if precision is None:
             raise InputError("max_dap must go with annotations, a data set of the images.")
@@ -101,5 +90,5 @@ def check_comparable(expected: Record, actual: Record) -> None:
 def _judge_precision(m: coco.Precision, limit: float) -> Verdict:
     delta = m.deltas["ap"]
     if delta is None or delta == m.metrics["ap"] == 0:  # nothing to score, or both are 0
-        return Verdict(f"difference in {m.kind} mAP, of which both have none,", math.nan, limit, _PRECISION[m.kind])
-    return Verdict(f"difference in {m.kind} mAP", abs(delta), limit, _PRECISION[m.kind])
+        return Verdict(f"difference in {m.kind} mAP, of which both have none,", math.nan, limit)
+    return Verdict(f"difference in {m.kind} mAP", abs(delta), limit)

@@ -25,8 +25,6 @@ from maskjet.sources.images import to_image
 BUDGET_AP, BUDGET_UNMATCHED = 0.01, 0.02
 """Default budgets: with annotations the loss of AP, without them the share of detections without a counterpart."""
 _FEWEST = 40  # detections of the network that show what is lost
-_MEANING = "How much worse they may fit what is really on the images: the upper bound of the 95 % interval."
-_UNMATCHED = "Of all things found, how many only one side found, or found as another class."
 
 
 @dataclass(frozen=True)
@@ -127,12 +125,10 @@ class Certifier:
         comparison = check.check(*records)
         self._shown = comparison, *records
         losses = [] if self._task is None else self._score(actual)
-        verdicts = [Verdict(f"loss of {each.kind} mAP", each.bound, self._budget, _MEANING) for each in losses]
+        verdicts = [Verdict(f"loss of {each.kind} mAP", each.bound, self._budget) for each in losses]
         if not losses:
             share = 1 - comparison.measurements[0].share
-            verdicts = [
-                Verdict("share of detections without a counterpart", share, self._budget, _UNMATCHED, is_share=True)
-            ]
+            verdicts = [Verdict("share of detections without a counterpart", share, self._budget)]
         task_notes = [] if self._task is None else self._task.notes
         return Certificate(
             machine=comparison.machine,
