@@ -1,0 +1,85 @@
+"""Rotated boxes: rectangles of least area around masks."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskjet.jit import Ints, compiled
+from maskjet.masks.coco_rle import Runs
+
+_TIE = 1e-12  # relative difference of areas that are equal; rounding makes some of 1e-16
+
+
+def rotated_boxes(runs: Runs | None, xyxy: NDArray[np.floating]) -> NDArray[np.float32]:
+    """Corners of the rectangles of least area around n masks, float32 [n, 4, 2]; see `Detections.rotated_boxes`.
+
+    Around an empty mask, and without runs around all, it is the box of `xyxy` [n, 4].
+    """
+    corners = xyxy.astype(np.float64).take([[0, 1], [2, 1], [2, 3], [0, 3]], axis=1)
+    if runs is not None:
+        _rotate(runs.spans, runs.firsts, runs.size_hw[0], corners)
+    found = corners.astype(np.float32)
+    topmost = np.lexsort((found[..., 0], found[..., 1]))[:, :1]
+    return np.take_along_axis(found, (topmost + np.arange(4))[..., None] % 4, axis=1)
+
+
+@compiled("void(Array(int64, 2, 'C', True), Array(int64, 1, 'C', True), int64, float64[:, :, ::1])")
+def _rotate(spans: Ints, firsts: Ints, height: int, corners: NDArray[np.float64]) -> None:
+    """Replace the corners of masks that are not empty by those of their rectangles, clockwise as seen.
+
+    A rectangle of least area has a side along the convex hull. The hull is measured along and across each of its sides
+    in units of 1 / the side's length, that is, in whole numbers.
+    """
+    for mask in range(len(firsts) - 1):
+        if firsts[mask] == firsts[mask + 1]:
+            continue
+        hull = _find_hull(spans[firsts[mask] : firsts[mask + 1]], height)
+        least = np.inf
+        for i in range(-1, len(hull)):
+            end = (i + 1) % len(hull)
+            x, y = (1, 0) if i < 0 else (hull[end, 0] - hull[i, 0], hull[end, 1] - hull[i, 1])  # first upright
+            along, across = hull[0, 0] * x + hull[0, 1] * y, hull[0, 1] * x - hull[0, 0] * y
+            low, high, near, far = along, along, across, across
+            for point in hull[1:]:
+                along, across = point[0] * x + point[1] * y, point[1] * x - point[0] * y
+                low, high = min(low, along), max(high, along)
+                near, far = min(near, across), max(far, across)
+            square = x * x + y * y
+            area = float(high - low) * float(far - near) / square
+            if area < least * (1 - _TIE):
+                least = area
+                for corner, (u, v) in enumerate(((low, near), (high, near), (high, far), (low, far))):
+                    corners[mask, corner, 0] = (float(u) * x - float(v) * y) / square
+                    corners[mask, corner, 1] = (float(u) * y + float(v) * x) / square
+
+
+@compiled("int64[:, ::1](Array(int64, 2, 'C', True), int64)")
+def _find_hull(spans: Ints, height: int) -> Ints:
+    """Corners of the convex hull of a mask's pixels' areas, int64 [h, 2] (x, y), clockwise as seen.
+
+    A monotone chain over the columns' upper ends, from left to right, then over their lower ends.
+    """
+    left = spans[0, 0] // height
+    columns = (spans[-1, 1] - 1) // height - left + 1
+    tops, bottoms = np.full(columns, height), np.zeros(columns, np.int64)
+    for start, end in spans:
+        first, last = start // height - left, (end - 1) // height - left
+        for column in range(first, last + 1):
+            tops[column] = min(tops[column], start % height if column == first else 0)
+            bottoms[column] = max(bottoms[column], (end - 1) % height + 1 if column == last else height)
+    hull, found = np.empty((4 * columns, 2), np.int64), 0
+    for i in range(4 * columns):
+        end = min(i, 4 * columns - 1 - i)  # each column has a left and a right end
+        column = end // 2
+        if not bottoms[column]:
+            continue
+        x, y = left + (end + 1) // 2, tops[column] if i < 2 * columns else bottoms[column]
+        while found > 1:
+            (x1, y1), (x2, y2) = hull[found - 2], hull[found - 1]
+            if (x2 - x1) * (y - y2) > (y2 - y1) * (x - x2):  # a turn clockwise
+                break
+            found -= 1
+        hull[found] = x, y
+        found += 1
+    return hull[:found].copy()
