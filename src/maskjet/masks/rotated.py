@@ -60,26 +60,27 @@ def _find_hull(spans: Ints, height: int) -> Ints:
 
     A monotone chain over the columns' upper ends, from left to right, then over their lower ends.
     """
-    left = spans[0, 0] // height
-    columns = (spans[-1, 1] - 1) // height - left + 1
-    tops, bottoms = np.full(columns, height), np.zeros(columns, np.int64)
+    columns, found = np.empty((4 * len(spans), 3), np.int64), 0  # x, top and bottom
     for start, end in spans:
-        first, last = start // height - left, (end - 1) // height - left
-        for column in range(first, last + 1):
-            tops[column] = min(tops[column], start % height if column == first else 0)
-            bottoms[column] = max(bottoms[column], (end - 1) % height + 1 if column == last else height)
-    hull, found = np.empty((4 * columns, 2), np.int64), 0
-    for i in range(4 * columns):
-        end = min(i, 4 * columns - 1 - i)  # each column has a left and a right end
-        column = end // 2
-        if not bottoms[column]:
-            continue
-        x, y = left + (end + 1) // 2, tops[column] if i < 2 * columns else bottoms[column]
-        while found > 1:
-            (x1, y1), (x2, y2) = hull[found - 2], hull[found - 1]
+        first, last = start // height, (end - 1) // height
+        for x in range(first, last + 1):
+            if first + 1 < x < last - 1:
+                continue  # between whole columns
+            bottom = (end - 1) % height + 1 if x == last else height
+            if found and columns[found - 1, 0] == x:
+                columns[found - 1, 2] = bottom
+            else:
+                columns[found] = x, start % height if x == first else 0, bottom
+                found += 1
+    hull, size = np.empty((4 * found, 2), np.int64), 0
+    for i in range(4 * found):
+        place = min(i, 4 * found - 1 - i)  # each column has a left and a right side
+        x, y = columns[place // 2, 0] + place % 2, columns[place // 2, 1 if i < 2 * found else 2]
+        while size > 1:
+            (x1, y1), (x2, y2) = hull[size - 2], hull[size - 1]
             if (x2 - x1) * (y - y2) > (y2 - y1) * (x - x2):  # a turn clockwise
                 break
-            found -= 1
-        hull[found] = x, y
-        found += 1
-    return hull[:found].copy()
+            size -= 1
+        hull[size] = x, y
+        size += 1
+    return hull[:size].copy()
