@@ -29,8 +29,8 @@ def with_style(command: Callable[..., None]) -> Callable[..., None]:
     )
     options = {"draw": optional("draw", str, "NAME|NAME=CLASSES", text, choices=[*_STYLES])}
     options |= {name: option_of(Redaction, name, _PANEL) for name in _REPLACING}
-    names = [field.name for field in fields(DrawStyle) if field.name not in _STYLES]
-    options |= {name: option_of(DrawStyle, name, _PANEL) for name in names}
+    drawn = (field.name for field in fields(DrawStyle) if field.name not in _STYLES)  # rotated is a value of --draw
+    options |= {name: option_of(DrawStyle, name, _PANEL) for name in drawn}
     return with_options(command, "style", options, lambda given: (make_style(given), given.get("mask_pixels", "raw")))
 
 
@@ -86,8 +86,7 @@ def _parse_draw(text: str) -> tuple[str, Sequence[str] | None]:
     """Parse --draw: the mode, and class names, None for all."""
     way, has_classes, names = text.partition("=")
     if way not in _STYLES:
-        end = suggest(way, _STYLES, lists=False)
-        raise InputError(f"draw must be annotate, rotated, redact or cutout, got {text!r}{end}")
+        raise InputError(f"draw must be one of {', '.join(_STYLES)}, got {text!r}{suggest(way, _STYLES, lists=False)}")
     if not has_classes:
         return way, None
     classes = split_list([names])

@@ -219,9 +219,8 @@ class Detections:
     def rotated_boxes(self) -> NDArray[np.float32]:
         """Rectangles of least area, at any angle, around all pixels of each mask.
 
-        They surround the pixels' areas, as boxes do: one pixel has a square of side 1. `cv2.minAreaRect` of the pixels'
-        corners gives the same, of their centres a smaller one. Of rectangles of equal area it is the upright one, else
-        that along the side of the mask's convex hull that comes first, clockwise from the leftmost, then topmost point.
+        They surround the pixels' areas, as boxes do: one pixel has a square of side 1. Of equal areas it is the upright
+        one, else that along the first side of the convex hull, clockwise from its leftmost, then topmost point.
 
         Returns:
             float32 [n, 4, 2]: corners (x, y) in pixels, clockwise from the topmost, then leftmost; some may lie outside

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from maskjet.jit import Ints, compiled
 from maskjet.masks.coco_rle import Runs
 
-_TIE = 1e-12  # relative difference of areas that are equal; rounding makes some of 1e-16
-
 
 def rotated_boxes(runs: Runs | None, xyxy: NDArray[np.floating]) -> NDArray[np.float32]:
     """Corners of the rectangles of least area around n masks, float32 [n, 4, 2]; see `Detections.rotated_boxes`.
@@ -36,22 +34,20 @@ def _rotate(spans: Ints, firsts: Ints, height: int, corners: NDArray[np.float64]
             continue
         hull = _find_hull(spans[firsts[mask] : firsts[mask + 1]], height)
         least = np.inf
-        for i in range(-1, len(hull)):
-            end = (i + 1) % len(hull)
-            x, y = (1, 0) if i < 0 else (hull[end, 0] - hull[i, 0], hull[end, 1] - hull[i, 1])  # first upright
-            along, across = hull[0, 0] * x + hull[0, 1] * y, hull[0, 1] * x - hull[0, 0] * y
-            low, high, near, far = along, along, across, across
-            for point in hull[1:]:
+        for i in range(len(hull)):  # the first side is upright, from the lowest to the topmost point at the left
+            x, y = hull[i, 0] - hull[i - 1, 0], hull[i, 1] - hull[i - 1, 1]
+            low, high, near, far = np.inf, -np.inf, np.inf, -np.inf
+            for point in hull:
                 along, across = point[0] * x + point[1] * y, point[1] * x - point[0] * y
                 low, high = min(low, along), max(high, along)
                 near, far = min(near, across), max(far, across)
             square = x * x + y * y
-            area = float(high - low) * float(far - near) / square
-            if area < least * (1 - _TIE):
+            area = (high - low) * (far - near) / square
+            if area < least * (1 - 1e-12):  # equal areas differ by up to 1e-15, as they are rounded
                 least = area
                 for corner, (u, v) in enumerate(((low, near), (high, near), (high, far), (low, far))):
-                    corners[mask, corner, 0] = (float(u) * x - float(v) * y) / square
-                    corners[mask, corner, 1] = (float(u) * y + float(v) * x) / square
+                    corners[mask, corner, 0] = (u * x - v * y) / square
+                    corners[mask, corner, 1] = (u * y + v * x) / square
 
 
 @compiled("int64[:, ::1](Array(int64, 2, 'C', True), int64)")
