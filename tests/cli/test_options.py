@@ -77,6 +77,7 @@ def test_the_options_of_redact_and_cutout_are_fields_of_what_they_make():
         ),
         ({"draw": "redact", "boxes": False, "mask_pixels": "box"}, Redaction()),
         ({"mask_pixels": "raw"}, DrawStyle(mask_pixels="raw")),
+        ({"draw": "rotated", "masks": False}, DrawStyle(rotated=True, masks=False)),
         ({"palette": "car=ff8800, bus=white"}, DrawStyle(palette={"car": "ff8800", "bus": "white"})),
         ({"draw": "redact", "label": "{name}"}, Redaction(on_top=replace(NOTHING, label="{name}"))),
         (

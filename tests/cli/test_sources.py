@@ -183,9 +183,9 @@ def test_what_is_drawn_and_what_is_hidden_is_a_choice(run):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--draw redct", "--draw must be annotate, redact or cutout, got 'redct'; did you mean 'redact'?"),
+        ("--draw redct", "--draw must be one of annotate, rotated, redact, cutout, got 'redct'; did you mean"),
         ("--draw redact=,car", "--draw must name each class, as in redact=person,car, got 'redact=,car'."),
-        ("--draw annotate=car", "--draw must be annotate without classes"),
+        ("--draw rotated=car", "--draw must be rotated without classes"),
         ("--draw redact=persn", "--draw must name classes of the model"),
         ("--draw redact=persn --side-by-side", "--draw must name classes of the model"),
         ("--draw redact=person --classes car", "--draw must name classes that --classes reports"),

@@ -170,6 +170,18 @@ class TestStyle:
         np.testing.assert_array_equal(shown.any(axis=-1), expected)
         assert {tuple(pixel) for pixel in shown[expected].tolist()} == {tuple(colours(found)[0].tolist())}
 
+    def test_a_rotated_box_surrounds_the_mask_and_replaces_the_box(self):
+        mask = cv2.ellipse(np.zeros(SIZE, np.uint8), (160, 120), (90, 25), 30, 0, 360, 1, -1)
+        found = replace(boxes((60, 40, 260, 200), size=SIZE), rle=coco_rle.encode(mask))
+        shown = draw(BLACK, found, replace(PLAIN, boxes=True, rotated=True, line_width=3)).any(axis=-1)
+        near = np.zeros(SIZE, np.uint8)
+        cv2.polylines(near, found.rotated_boxes().round().astype(np.int32), True, 1, 1)
+        np.testing.assert_array_equal(shown | (near > 0), shown)
+        assert not shown[cv2.dilate(near, np.ones((9, 9))) == 0].any()
+        assert not draw(BLACK, found, replace(PLAIN, rotated=True)).any()
+        upright = draw(BLACK, replace(found, rle=None), replace(PLAIN, boxes=True, rotated=True)).any(axis=-1)
+        np.testing.assert_allclose(np.argwhere(upright)[[0, -1]], [[40, 60], [200, 260]], atol=1)
+
     def test_names_and_scores_are_switched_apart(self):
         found = boxes((100, 100, 200, 200))
         styles = (DrawStyle(), DrawStyle(scores=False), DrawStyle(labels=False))

@@ -166,6 +166,23 @@ class TestYolo:
             with pytest.raises(InputError, match=r"class_id must be 0\.\.65535 in YOLO's labels, got "):
                 write(["l.yolo"], frames(1, size=(90, 120)), found)
 
+    def test_rotated_boxes_are_labels_of_four_corners_within_the_image(self):
+        masks = np.zeros((3, 60, 80), np.uint8)
+        cv2.ellipse(masks[0], (40, 30), (25, 8), 30, 0, 360, 1, -1)
+        cv2.ellipse(masks[1], (40, 16), (25, 8), 30, 0, 360, 1, -1)
+        found = detections_of(*masks)
+        write(["l.yolo"], frames(1, size=(60, 80)), found, label_options=LabelOptions(rotated_boxes=True))
+        ids, lines = yolo_lines("l.yolo/labels/clip_000000.txt", (80, 60))
+        boxes = found.rotated_boxes()
+        assert ids == [0, 1, 2]
+        np.testing.assert_allclose(lines, boxes.clip(0, (80, 60)), atol=1e-3)
+        assert boxes[1, :, 1].min() < -2
+        for line, box in zip(lines, boxes, strict=True):  # read as a rectangle again, as by Ultralytics
+            assert cv2.contourArea(line.astype(np.float32)) <= cv2.contourArea(box) + 1e-2
+            np.testing.assert_allclose(
+                sorted(cv2.minAreaRect(line.astype(np.float32))[1]), sorted(cv2.minAreaRect(box)[1]), rtol=1e-3
+            )
+
     def test_labels_may_be_a_link(self):
         Path("elsewhere").mkdir()
         Path("l.yolo").mkdir()

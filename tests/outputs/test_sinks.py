@@ -47,6 +47,24 @@ def test_json_lines_are_whole_at_any_moment_and_read_back(capsys):
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
+def test_rotated_boxes_are_in_json_lines_and_csv_if_asked_for(capsys):
+    found = tracked_detections(3)
+    options = LabelOptions(rotated_boxes=True)
+    write(["out.jsonl", "-", "out.csv"], frames(1), found, label_options=options)
+    write(["none.csv"], [], label_options=options)
+    written = lines("out.jsonl")[0]
+    assert json.loads(capsys.readouterr().out) == written
+    assert [entry["rotated_box"] for entry in written["detections"]] == found.rotated_boxes().tolist()
+    assert json.loads(found.to_json(rotated_boxes=True))["detections"] == written["detections"]
+    assert Detections.from_dict(written).as_dict() == found.as_dict()
+    header, *rows = [row.split(",") for row in Path("out.csv").read_text().splitlines()]
+    start = header.index("rx1")
+    assert header[start : start + 8] == ["rx1", "ry1", "rx2", "ry2", "rx3", "ry3", "rx4", "ry4"]
+    corners = np.array(rows)[:, start : start + 8].astype(np.float32).reshape(-1, 4, 2)
+    np.testing.assert_array_equal(corners, found.rotated_boxes())
+    assert Path("none.csv").read_text().strip().split(",")[-8:] == header[start : start + 8]
+
+
 def test_coco_json_is_a_data_set():
     write(["out.json"], frames(3))
     data_set = COCO("out.json")

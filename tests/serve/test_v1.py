@@ -77,6 +77,8 @@ async def test_masks_are_given_as_asked_for(client, model, street):
         assert np.array_equal(again.xyxy, found.xyxy)
         assert all("rle" not in entry for entry in answers[masks]["detections"])
     assert all("polygons" not in entry for entry in answers["none"]["detections"])
+    answer = await client.post("/v1/predict?masks=none&rotated_boxes=true", content=encoded(street))
+    assert [entry["rotated_box"] for entry in answer.json()["detections"]] == found.rotated_boxes().tolist()
 
 
 @pytest.mark.parametrize("pixels", [[(3, 4)], [(3, 4), (3, 5)], [(3, 4), (3, 5), (3, 6)], [(1, 1), (2, 2)]])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from maskjet.model import Model
 
 _PANEL = "How results are drawn"
-_STYLES: Mapping[str, type] = {"annotate": DrawStyle, "redact": Redaction, "cutout": Cutout}
+_STYLES: Mapping[str, type] = {"annotate": DrawStyle, "rotated": DrawStyle, "redact": Redaction, "cutout": Cutout}
 _REPLACING = ("replace_with", "margin", "hold")
 """Fields of `Redaction` that are options."""
 
@@ -23,12 +23,14 @@ _REPLACING = ("replace_with", "margin", "hold")
 def with_style(command: Callable[..., None]) -> Callable[..., None]:
     """Replace a command's parameter `style` by options: the style, and the pixels of masks in other outputs."""
     text = (
-        "annotate; or replace all pixels inside the masks (redact), or outside (cutout), of all classes or of those "
-        "named, as in redact=person,car. Then boxes and the like are drawn only if asked for. Not given: annotate."
+        "annotate; rotated, with boxes of least area at any angle; or replace all pixels inside the masks (redact), or "
+        "outside (cutout), of all classes or of those named, as in redact=person,car. Then boxes and the like are "
+        "drawn only if asked for. Not given: annotate."
     )
     options = {"draw": optional("draw", str, "NAME|NAME=CLASSES", text, choices=[*_STYLES])}
     options |= {name: option_of(Redaction, name, _PANEL) for name in _REPLACING}
-    options |= {field.name: option_of(DrawStyle, field.name, _PANEL) for field in fields(DrawStyle)}
+    drawn = (field.name for field in fields(DrawStyle) if field.name not in _STYLES)  # rotated is a value of --draw
+    options |= {name: option_of(DrawStyle, name, _PANEL) for name in drawn}
     return with_options(command, "style", options, lambda given: (make_style(given), given.get("mask_pixels", "raw")))
 
 
@@ -43,8 +45,8 @@ def make_style(given: Mapping[str, Any]) -> Style:
         ways = [known for known, style in _STYLES.items() if hasattr(style, name)]
         if way not in ways:
             raise InputError(f"{name} must go with --draw {' or '.join(ways)}, got {value!r} with {way}.")
-    if way == "annotate":
-        return DrawStyle(**values)
+    if _STYLES[way] is DrawStyle:
+        return DrawStyle(**values, rotated=way == "rotated")
     on_top = None
     if "label" in values or any(values.get(name) for name in SWITCHES):
         on_top = DrawStyle(**(dict.fromkeys(SWITCHES, False) | values))
@@ -84,12 +86,12 @@ def _parse_draw(text: str) -> tuple[str, Sequence[str] | None]:
     """Parse --draw: the mode, and class names, None for all."""
     way, has_classes, names = text.partition("=")
     if way not in _STYLES:
-        raise InputError(f"draw must be annotate, redact or cutout, got {text!r}{suggest(way, _STYLES, lists=False)}")
+        raise InputError(f"draw must be one of {', '.join(_STYLES)}, got {text!r}{suggest(way, _STYLES, lists=False)}")
     if not has_classes:
         return way, None
     classes = split_list([names])
-    if way == "annotate":
-        raise InputError(f"draw must be annotate without classes, got {text!r}; --classes chooses what is found.")
+    if _STYLES[way] is DrawStyle:
+        raise InputError(f"draw must be {way} without classes, got {text!r}; --classes chooses what is found.")
     if not all(classes):
         raise InputError(f"draw must name each class, as in {way}=person,car, got {text!r}.")
     return way, classes

@@ -46,6 +46,9 @@ maskjet run street.mp4 --classes car,bus --threshold 0.6 \\
     --start 0:01 --every 2 --limit 60 -o -
 # Hide persons, also where one is missed for up to ten frames.
 maskjet run street.mp4 --draw redact=person --hold 10 -o hidden.mp4
+# Boxes at any angle: drawn, and as labels for YOLO's OBB models.
+maskjet run street.mp4 --draw rotated -o turned.mp4
+maskjet run street.mp4 --rotated-boxes --every 9 -o turned.yolo
 # Each video of a folder and its sub-folders.
 maskjet run videos --recursive -o 'found/{}.mp4'
 # Record what is found in two ways, to compare with maskjet parity gate.

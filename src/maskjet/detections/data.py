@@ -27,6 +27,7 @@ from maskjet.host.extras import require
 from maskjet.host.printing import printable
 from maskjet.masks import MaskPixels, coco_rle
 from maskjet.masks.outlines import Along
+from maskjet.masks.rotated import rotated_boxes as find_rotated
 from maskjet.masks.stray_pixels import clip_masks
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from maskjet.sources.images import ImageLike, ImageReference
 
+_ROTATED = ("rx1", "ry1", "rx2", "ry2", "rx3", "ry3", "rx4", "ry4")  # columns of rotated boxes
 _MOST_CLASSES = 8  # classes that `repr` lists one by one
 
 
@@ -214,6 +216,21 @@ class Detections:
         """
         return [coco_rle.polygons(rle, tolerance=tolerance, along=along) for rle in masks_of(self, "polygons")]
 
+    def rotated_boxes(self) -> NDArray[np.float32]:
+        """Rectangles of least area, at any angle, around all pixels of each mask.
+
+        They surround the pixels' areas, as boxes do: one pixel has a square of side 1. Of equal areas it is the upright
+        one, else that along the first side of the convex hull, clockwise from its leftmost, then topmost point.
+
+        Returns:
+            float32 [n, 4, 2]: corners (x, y) in pixels, clockwise from the topmost, then leftmost; some may lie outside
+            the image. Around an empty mask, and without masks, it is the box.
+
+        Raises:
+            InputError: A mask is malformed.
+        """
+        return find_rotated(None if self.rle is None else coco_rle.to_runs(self.rle, self.image_size), self.xyxy)
+
     def to_supervision(self, *, masks: Literal["dense", "compact", False] = "dense") -> supervision.Detections:
         """Convert to `supervision.Detections`, with the class names under data["class_name"].
 
@@ -241,8 +258,11 @@ class Detections:
         """
         return cls(**supervision_fields(found, image_size))
 
-    def to_columns(self) -> dict[str, Any]:
+    def to_columns(self, *, rotated_boxes: bool = False) -> dict[str, Any]:
         """The columns of a table with a row per detection, most confident first.
+
+        Args:
+            rotated_boxes: Whether rx1, ry1 to rx4, ry4 follow the area: corners of the boxes of `rotated_boxes`.
 
         Returns:
             By name class_id, class_name, confidence, x1, y1, x2, y2 (pixels) and area (pixels, as `area`), with
@@ -251,19 +271,26 @@ class Detections:
         """
         corners = dict(zip(("x1", "y1", "x2", "y2"), self.xyxy.T.copy(), strict=True))
         columns = {"class_id": self.class_id.copy(), "class_name": names_of(self), "confidence": self.confidence.copy()}
-        return {**columns, **corners, "area": self.area, **tracks_of(self)}
+        rotated = self.rotated_boxes().reshape(-1, 8).T.copy() if rotated_boxes else ()
+        return {
+            **columns,
+            **corners,
+            "area": self.area,
+            **dict(zip(_ROTATED, rotated, strict=False)),
+            **tracks_of(self),
+        }
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_pandas(self, *, rotated_boxes: bool = False) -> pandas.DataFrame:
         """Convert to a `pandas.DataFrame` with a row per detection, most confident first.
 
         Returns:
-            The columns of `to_columns`.
+            The columns of `to_columns`, which has the same argument.
 
         Raises:
             MissingDependencyError: pandas is not installed.
         """
         library = require("pandas", extra="pandas", purpose="to_pandas()")
-        table: pandas.DataFrame = library.DataFrame(self.to_columns())
+        table: pandas.DataFrame = library.DataFrame(self.to_columns(rotated_boxes=rotated_boxes))
         return table
 
     def to_coco(
@@ -289,15 +316,18 @@ class Detections:
         """
         return to_coco(self, image_id, category_ids, kind)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self, *, rotated_boxes: bool = False) -> dict[str, Any]:
         """Convert to JSON types, which `from_dict` reads back.
+
+        Args:
+            rotated_boxes: Whether each detection has a "rotated_box", four [x, y] as of `rotated_boxes`.
 
         Raises:
             InputError: A box or confidence is not finite: JSON has no such numbers.
         """
-        return as_dict(self)
+        return as_dict(self, rotated_boxes=rotated_boxes)
 
-    def to_json(self) -> str:
+    def to_json(self, *, rotated_boxes: bool = False) -> str:
         """Convert the result of `as_dict` to JSON; `save("found.json")` writes it to a file.
 
         Raises:
@@ -310,7 +340,7 @@ class Detections:
             >>> again.rle == found.rle
             True
         """
-        return json.dumps(self.as_dict(), allow_nan=False)
+        return json.dumps(self.as_dict(rotated_boxes=rotated_boxes), allow_nan=False)
 
     def remember(self, image: ImageReference) -> None:
         """Keep a reference to the image for `draw`; it is no field, and not compared, written or printed."""
@@ -323,8 +353,8 @@ class Detections:
             image: The image, of any kind that `predict` takes. None is the one that `predict` saw: a file is read
                 again; an array, tensor or PIL image is only remembered while something else holds it, and `bytes` are
                 not. Frames of `stream` are in hand: `found.draw(frame.image)`.
-            **style: Parts and colours: boxes, labels, scores, masks, outlines and ids (True or False), line_width
-                in pixels, color_by "class" or "instance", mask_pixels "box" or "raw"; see
+            **style: Parts and colours: boxes, labels, scores, masks, outlines, ids and rotated (True or False),
+                line_width in pixels, color_by "class" or "instance", mask_pixels "box" or "raw"; see
                 `maskjet.drawing.DrawStyle`.
 
         Returns:

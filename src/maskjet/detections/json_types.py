@@ -17,7 +17,7 @@ CocoKind = Literal["segm", "bbox"]
 """Kind of COCO results: "segm" for masks, "bbox" for boxes."""
 
 
-def as_dict(found: Any) -> dict[str, Any]:
+def as_dict(found: Any, *, rotated_boxes: bool = False) -> dict[str, Any]:
     """`Detections` as JSON types; see `Detections.as_dict`."""
     check_finite(found)
     columns = found.class_id.tolist(), names_of(found), found.confidence.tolist(), found.xyxy.tolist()
@@ -28,6 +28,8 @@ def as_dict(found: Any) -> dict[str, Any]:
     for name, values in tracks_of(found).items():
         for entry, value in zip(entries, values.tolist(), strict=True):
             entry[name] = value
+    for entry, corners in zip(entries, found.rotated_boxes().tolist() if rotated_boxes else [], strict=False):
+        entry["rotated_box"] = corners
     for entry, rle in zip(entries, found.rle or [], strict=False):
         entry["rle"] = coco_rle.to_json(rle)
     return {"size": list(found.image_size), "has_masks": found.rle is not None, "detections": entries}

@@ -29,6 +29,7 @@ class DrawOptions(TypedDict, total=False):
     outlines: bool
     ids: bool
     trails: bool
+    rotated: bool
     label: str | None
     line_width: float | None
     color_by: Literal["class", "instance"]

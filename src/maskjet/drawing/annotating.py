@@ -15,6 +15,7 @@ from maskjet.drawing.shades import colour_instances, colour_tracks
 from maskjet.drawing.style import DrawStyle, measure, parse_colour
 from maskjet.jit import compiled
 from maskjet.masks.coco_rle import Runs, to_runs
+from maskjet.masks.rotated import rotated_boxes
 from maskjet.masks.stray_pixels import clip_runs
 from maskjet.sources.counts import Count, describe_count
 
@@ -47,16 +48,18 @@ def annotate(
         rgb[detections.class_name == name] = np.array(parse_colour(chosen), np.uint8)
     colours = [(red, green, blue) for red, green, blue in rgb.tolist()]
     frames = _frames(xyxy, (height, width), measures.line)
-    if detections.rle is not None and (style.masks or style.outlines):
+    runs, is_rotated = None, style.boxes and style.rotated
+    if detections.rle is not None and (style.masks or style.outlines or is_rotated):
         runs = to_runs(detections.rle, (height, width))
         if style.mask_pixels == "box":
             runs = clip_runs(runs, detections.xyxy)
         _paint_masks(canvas, runs, rgb, style=style, line=measures.line)
     for way, colour in zip(compress(trails, is_visible), colours, strict=False):
-        cv2.polylines(
-            canvas, [np.rint(way * 2**_SHIFT).astype(np.int32)], False, colour, measures.line, cv2.LINE_AA, _SHIFT
-        )
-    if style.boxes:
+        _draw_line(canvas, way, colour, measures.line, is_closed=False)
+    if is_rotated:
+        for corners, colour in reversed([*zip(rotated_boxes(runs, xyxy), colours, strict=True)]):
+            _draw_line(canvas, corners - 0.5, colour, measures.line, is_closed=True)  # OpenCV counts from centres
+    elif style.boxes:
         draw_frames(canvas, frames, rgb, measures.line)
     if style.template:
         labels = arrange_labels(detections, frames, style=style, measures=measures)
@@ -72,12 +75,11 @@ def draw_counts(canvas: NDArray[np.uint8], counts: Sequence[Count]) -> None:
     measures = measure(size_hw, None)
     for count in counts:
         points, is_zone = np.array(count.points), count.inside_by_class is not None
-        ends = np.rint(points * 2**_SHIFT).astype(np.int32)
         middle, (x, y) = points.mean(axis=0), points[1] - points[0]
         tip = middle + np.array([y, -x]) / max(np.hypot(x, y), 1e-9) * _ARROW * measures.line
         arrow = np.rint(np.stack([middle, tip]) * 2**_SHIFT).astype(np.int32)
         for colour, width in ((_DARK, 3 * measures.line), (_WHITE, measures.line)):
-            cv2.polylines(canvas, [ends], is_zone, colour, width, cv2.LINE_AA, _SHIFT)
+            _draw_line(canvas, points, colour, width, is_closed=is_zone)
             if not is_zone:
                 cv2.arrowedLine(canvas, arrow[0], arrow[1], colour, width, cv2.LINE_AA, _SHIFT, 0.4)
     for count in counts:
@@ -86,6 +88,13 @@ def draw_counts(canvas: NDArray[np.uint8], counts: Sequence[Count]) -> None:
         if label is not None:
             draw_frames(canvas, np.array([label.plate], np.int64), np.array([_WHITE], np.uint8), size_hw[0])
             write_label(canvas, label, _WHITE, measures)
+
+
+def _draw_line(
+    canvas: NDArray[np.uint8], points: NDArray[np.floating], colour: tuple[int, ...], width: int, *, is_closed: bool
+) -> None:
+    ends = np.rint(points * 2**_SHIFT).astype(np.int32)
+    cv2.polylines(canvas, [ends], is_closed, colour, width, cv2.LINE_AA, _SHIFT)
 
 
 def _paint_masks(

@@ -40,6 +40,7 @@ class DrawStyle:
     outlines: Annotated[bool, "Whether the outlines of masks are drawn."] = True
     ids: Annotated[bool, "Whether ids of tracks are written, as in car #7."] = True
     trails: Annotated[bool, "Whether video shows the trails of tracks over their last 30 frames."] = True
+    rotated: Annotated[bool, "Whether boxes are those of least area around the masks, at any angle."] = False
     label: Annotated[
         str | None,
         "Text of labels in place of names, ids and scores, as '{name} {confidence:.0%} #{track}'; also {class_id}. A "

@@ -1,4 +1,4 @@
-"""Options of labels, data sets and crops."""
+"""Options of labels, data sets, crops and other data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from maskjet.errors import InputError
 
 @dataclass(frozen=True)
 class LabelOptions:
-    """Options of labels, data sets and crops.
+    """Options of labels, data sets, crops and other data.
 
     Field names are flags of the command line, which shows the same texts.
     """
@@ -32,6 +32,9 @@ class LabelOptions:
         Literal["none", "copy", "link"],
         "Images beside YOLO labels: none; copies of them; or symbolic links. Frames of video are JPEGs.",
     ] = "none"
+    rotated_boxes: Annotated[
+        bool, "Boxes of least area, at any angle: added to JSON lines and CSV, and in place of outlines to YOLO labels."
+    ] = False
     coco_masks: Annotated[Literal["rle", "polygons"], "Masks of a COCO data set: exact RLE, or polygons."] = "rle"
     crop: Annotated[Literal["tight", "square"], "Crops of boxes; or of squares about them."] = "tight"
     crop_background: Annotated[

@@ -29,9 +29,10 @@ class YoloLabels(FolderSink):
     """YOLO data set for Ultralytics' trainer: labels/ with a .txt per frame, data.yaml, optionally images/.
 
     A line is a detection: its class id and, from 0 to 1 in width and height, its outline `x1 y1 x2 y2 ...`; without
-    masks its box, `x y width height` by its centre. Of a mask in several parts it is the outline of the largest, as a
-    trainer takes each line for an instance and its extent for its box. Files are named like annotated images. data.yaml
-    has a name for each class id from 0, as the trainer wants it. Images that lie in images/ already stay.
+    masks its box, `x y width height` by its centre; with `rotated_boxes` the four corners of its rotated box, moved to
+    the image's edge where they lie outside. Of a mask in several parts the outline is that of the largest, as a trainer
+    takes each line for an instance and its extent for its box. Files are named like annotated images. data.yaml has a
+    name for each class id from 0, as the trainer wants it. Images that lie in images/ already stay.
     """
 
     def __init__(self, path: str, options: LabelOptions = LabelOptions(), **others: Any) -> None:
@@ -49,7 +50,7 @@ class YoloLabels(FolderSink):
         """
         check_finite(detections)
         self._write_names(detections)
-        shapes = _boxes(detections) if detections.rle is None else self._outlines(detections)
+        shapes = self._shapes(detections)
         lines = []
         for class_id, score, own in zip(
             detections.class_id.tolist(), detections.confidence.tolist(), shapes, strict=True
@@ -78,8 +79,12 @@ class YoloLabels(FolderSink):
             temporary.write("".join(f"{line}\n" for line in lines).encode())
         self._class_names = names
 
-    def _outlines(self, detections: Detections) -> list[list[Line]]:
-        """Outlines of each detection's parts, relative to the image size, 0..1."""
+    def _shapes(self, detections: Detections) -> list[list[Line]]:
+        """Shapes of each detection, relative to the image size: outlines of parts, boxes or rotated boxes."""
+        if self._options.rotated_boxes:
+            return [[corners / detections.image_size[::-1]] for corners in detections.rotated_boxes()]
+        if detections.rle is None:
+            return _boxes(detections)
         shapes = []
         for parts in outlines(detections, self._options):
             lines = [max(parts, key=cv2.contourArea)] if self._options.yolo_parts == "largest" else parts

@@ -69,7 +69,7 @@ class JsonLines(TextFile):
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one line."""
-        self._append(line(frame, detections))
+        self._append(line(frame, detections, rotated_boxes=self.rotated_boxes))
 
 
 class RecordLines(JsonLines):
@@ -85,7 +85,7 @@ class RecordLines(JsonLines):
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one line."""
-        self._append(line(frame, detections, digest(frame.image)))
+        self._append(line(frame, detections, digest(frame.image), rotated_boxes=self.rotated_boxes))
 
     def _finish(self, temporary: TemporaryFile) -> None:
         temporary.write(json_line({"skipped": [reason for _, reason in self._source.bad_frames]}).encode())
@@ -103,18 +103,18 @@ class StdoutLines(Sink):
         if stdout is None:
             raise OutputError("out must be writable, '-' is not: stdout is closed.")
         with naming("-"):
-            stdout.write(line(frame, detections))
+            stdout.write(line(frame, detections, rotated_boxes=self.rotated_boxes))
             stdout.flush()
 
 
-def line(frame: Frame, detections: Detections, digest: str | None = None) -> str:
+def line(frame: Frame, detections: Detections, digest: str | None = None, *, rotated_boxes: bool = False) -> str:
     """Encode one frame as a line of JSON; with the digest of its pixels in a record."""
     about: dict[str, Any] = {"index": frame.index, "time_s": frame.time_s, "source": frame.source, "name": frame.name}
     if digest is not None:
         about["digest"] = digest
     if counts := counts_of(frame):
         about["counts"] = {count.name: count.as_dict() for count in counts}
-    return json_line(about | detections.as_dict())
+    return json_line(about | detections.as_dict(rotated_boxes=rotated_boxes))
 
 
 def json_line(fields: Mapping[str, Any]) -> str:

@@ -62,7 +62,7 @@ class Content:
     with_audio: bool = True
     """Whether annotated video includes its source's audio."""
     label_options: LabelOptions = LabelOptions()
-    """Options of labels, data sets and crops."""
+    """Options of labels, data sets, crops and other data."""
     mask_pixels: MaskPixels = "raw"
     """Mask pixels kept in data outputs; pictures use `style.mask_pixels`."""
     quality: int = DEFAULT_QUALITY
@@ -135,6 +135,7 @@ class Outputs:
                 sinks.append(self._open_one(out, source, make_video, taken))
                 if kind_of(out) not in _DRAWN:
                     sinks[-1].mask_pixels = self.content.mask_pixels
+                    sinks[-1].rotated_boxes = self.content.label_options.rotated_boxes
                 undo.callback(sinks[-1].abandon)
             undo.pop_all()
         return sinks
@@ -198,7 +199,7 @@ def check_outputs(
             files is overwritten.
         style: A `DrawStyle`, `Redaction` or `Cutout` of video and images; None for all that can be drawn.
         with_audio: Whether annotated video gets its source's audio.
-        label_options: What labels, data sets and crops hold.
+        label_options: What labels, data sets, crops and other data hold.
         mask_pixels: Pixels of masks in other outputs than video and images; see `Detections.keep_mask_pixels`.
         quality: Quality of annotated video, 1 to 100, alike for H.264 and VP9; 12 more are twice to thrice the bytes.
         selection: Frames that the sources give, or will.

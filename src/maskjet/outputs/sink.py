@@ -29,11 +29,13 @@ class Sink(ABC):
         paths: Current paths of the output; empty if there is none.
         redacts: Whether it redacts the detections, so that it must get all of them.
         mask_pixels: Pixels of masks that `Sinks` give it; see `Detections.keep_mask_pixels`.
+        rotated_boxes: Whether lines of JSON and rows of CSV have the detections' rotated boxes.
         lost: Events that could not be delivered, once it is closed.
     """
 
     paths: Sequence[str] = ()
     mask_pixels: MaskPixels = "raw"
+    rotated_boxes: bool = False
     redacts: bool = False
     lost: int = 0
 

@@ -34,7 +34,8 @@ class CsvTable(TextFile):
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one frame's rows."""
         check_finite(detections)
-        columns = detections.to_columns() | {"class_name": map(_cell, detections.class_name)}
+        columns = detections.to_columns(rotated_boxes=self.rotated_boxes)
+        columns["class_name"] = map(_cell, detections.class_name)
         self._begin(columns)
         time_s = "" if frame.time_s is None else str(round(frame.time_s, 6))
         about = [str(frame.index), time_s, _cell(frame.source), _cell(frame.name)]
@@ -49,7 +50,8 @@ class CsvTable(TextFile):
 
     def _finish(self, temporary: TemporaryFile) -> None:
         nothing = np.empty((0, 4), np.float32)
-        self._begin(Detections((0, 0), nothing, nothing[:, 0], np.empty(0, np.int32)).to_columns())
+        found = Detections((0, 0), nothing, nothing[:, 0], np.empty(0, np.int32))
+        self._begin(found.to_columns(rotated_boxes=self.rotated_boxes))
         super()._finish(temporary)
 
 

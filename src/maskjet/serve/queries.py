@@ -44,6 +44,10 @@ _PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
         "With masks=polygons, by how many pixels outlines may be off, so that they have fewer points.",
         {"type": "number", "minimum": 0, "default": 0},
     ),
+    "rotated_boxes": (
+        "Whether each detection has rotated_box, the corners of its box of least area at any angle.",
+        {"type": "boolean", "default": False},
+    ),
     "tile": (
         "For small things: tiles of this side in pixels, WIDTHxHEIGHT, auto, or none. All images have at most 64.",
         _TEXT,
@@ -71,6 +75,8 @@ class Query:
     """Format of masks in the answer."""
     tolerance: float = 0.0
     """Tolerance of polygons in pixels."""
+    rotated_boxes: bool = False
+    """Whether detections have rotated boxes."""
     is_tracked: bool = False
     """Whether to track instances across the frames of a stream."""
 
@@ -83,14 +89,14 @@ def parse_query(text: bytes, service: Service, *, is_stream: bool = False) -> Qu
         InputError: A parameter does not fit the model.
     """
     parse = _parse if len(text) <= _MOST_KEPT else _parse.__wrapped__
-    model, options, masks, tolerance, is_tracked = parse(text, service.settings, is_stream)
+    model, options, masks, tolerance, rotated_boxes, is_tracked = parse(text, service.settings, is_stream)
     dispatcher = service.dispatcher(model)
     dispatcher.check(options)
-    return Query(dispatcher, options, masks, tolerance, is_tracked)
+    return Query(dispatcher, options, masks, tolerance, rotated_boxes, is_tracked)
 
 
 @lru_cache(256)  # most clients repeat the same query
-def _parse(text: bytes, default: Settings, is_stream: bool) -> tuple[str | None, Options, Masks, float, bool]:
+def _parse(text: bytes, default: Settings, is_stream: bool) -> tuple[str | None, Options, Masks, float, bool, bool]:
     """Parse a query string: the model's name, and the other fields of `Query`."""
     given = QueryParams(text)
     for name in given:
@@ -110,7 +116,7 @@ def _parse(text: bytes, default: Settings, is_stream: bool) -> tuple[str | None,
     nms = given.get("nms")
     if nms is not None and not re.fullmatch(_SHARE, nms, re.ASCII):
         raise problems.bad_request(f"nms must be a number 0..1, got {nms!r}.")
-    for name in ("track", "full"):
+    for name in ("track", "full", "rotated_boxes"):
         if given.get(name, "true") not in ("true", "false"):
             raise problems.bad_request(f"{name} must be true or false, got {given[name]!r}.")
     options = Options(
@@ -120,7 +126,8 @@ def _parse(text: bytes, default: Settings, is_stream: bool) -> tuple[str | None,
         None if nms is None else float(nms),
         _parse_tiling(given, default),
     )
-    return given.get("model"), options, masks, float(tolerance), given.get("track") == "true"  # type: ignore[return-value]
+    rotated_boxes, is_tracked = (given.get(name) == "true" for name in ("rotated_boxes", "track"))
+    return given.get("model"), options, masks, float(tolerance), rotated_boxes, is_tracked  # type: ignore[return-value]
 
 
 def _parse_threshold(texts: Sequence[str]) -> float | tuple[tuple[str, float], ...] | None:

@@ -123,9 +123,9 @@ def choose_kind(accept: str) -> Kind:
     )
 
 
-def to_dict(found: Detections, masks: Masks, tolerance: float = 0.0) -> dict[str, Any]:
+def to_dict(found: Detections, masks: Masks, tolerance: float = 0.0, rotated_boxes: bool = False) -> dict[str, Any]:
     """Convert detections to JSON types: as `Detections.as_dict`, with RLE, polygons or no masks."""
-    fields = found.as_dict()
+    fields = found.as_dict(rotated_boxes=rotated_boxes)
     if masks == "rle" or not fields["has_masks"]:
         return fields
     fields["has_masks"] = masks == "polygons"
@@ -139,18 +139,18 @@ def to_dict(found: Detections, masks: Masks, tolerance: float = 0.0) -> dict[str
 
 
 async def to_json(service: Service, found: Detections, query: Query) -> bytes:
-    """Encode a result as JSON; in a thread for polygons only, as the rest holds the interpreter lock."""
-    if query.masks == "polygons":
+    """Encode a result as JSON; in a thread for shapes made of masks only, as the rest holds the interpreter lock."""
+    if query.masks == "polygons" or query.rotated_boxes:
         return await service.on_pixels(found.image_size, _to_json, found, query)
     return _to_json(found, query)
 
 
 def _to_json(found: Detections, query: Query) -> bytes:
-    return orjson.dumps(to_dict(found, query.masks, query.tolerance))
+    return orjson.dumps(to_dict(found, query.masks, query.tolerance, query.rotated_boxes))
 
 
 def _to_results(answers: Sequence[Answer], parts: Sequence[bodies.EncodedImage], query: Query) -> bytes:
-    results = [to_dict(answer.detections, query.masks, query.tolerance) for answer in answers]
+    results = [to_dict(answer.detections, query.masks, query.tolerance, query.rotated_boxes) for answer in answers]
     return orjson.dumps({"results": [{"name": part.name, **each} for part, each in zip(parts, results, strict=True)]})
 
 
