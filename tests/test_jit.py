@@ -53,6 +53,7 @@ os._exit(0)
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("MASKJET_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(jit, "_made", [*jit._made])  # `compile_all` is not to find the functions made here
     return tmp_path / "cache" / "numba"
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Precision = Literal["auto", "fp32", "fp16", "bf16", "int8"]
 Driver = Literal["auto", "graph", "eager"]
 RuntimeName = Literal["auto", "torch", "fused", "onnxruntime", "openvino"]
-Resample = Literal["bilinear", "cv2"]
+Resample = Literal["auto", "bilinear", "cv2", "antialias"]
 Resizing = Literal["auto", "stretch", "letterbox"]
 Placing = Literal["auto", "center", "top-left"]
 Decoder = Literal["auto", "cpu", "cuda"]
@@ -71,8 +71,10 @@ class EngineConfig:
         "select=reference.",
     ] = "auto"
     resample: Annotated[
-        Resample, "How to resize: bilinear on floats, as rfdetr's predict; cv2 on bytes, as cv2.resize."
-    ] = "bilinear"
+        Resample,
+        "How to resize. bilinear: as rfdetr's predict; antialias: every pixel counts, as torchvision's resize with "
+        "antialias; cv2: as cv2.resize. auto: antialias if the model's file says so, else bilinear.",
+    ] = "auto"
     input_size: Annotated[
         tuple[int, int] | None,
         "Size that RF-DETR sees frames in, WIDTHxHEIGHT, for a checkpoint that was trained so. Not given: its own.",

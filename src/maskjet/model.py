@@ -502,7 +502,7 @@ def load(
     engine: Driver = "auto",
     compile: bool | None = None,  # noqa: A002 - PyTorch's word
     implementation: Implementation | Mapping[Step, Implementation] = "auto",
-    resample: Resample = "bilinear",
+    resample: Resample = "auto",
     input_size: tuple[int, int] | None = None,
     resize: Resizing = "auto",
     letterbox_color: str = "auto",
@@ -541,7 +541,7 @@ def load(
         engine: Whether a frame is one CUDA graph.
         compile: Whether to use `torch.compile`.
         implementation: Code of the steps around the network, for all or by step, as in {"preprocess": "reference"}.
-        resample: How frames are resized.
+        resample: How pixels are weighted where frames are resized.
         input_size: (height, width) that RF-DETR sees frames in; multiples of the patch size × windows.
         resize: Whether frames fill RF-DETR's input or keep their aspect ratio.
         letterbox_color: Colour of a letterbox's margin, "#rrggbb".

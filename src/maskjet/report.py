@@ -88,7 +88,7 @@ def make_report(name: str, engine: Engine) -> Report:
         precision=steps.precision,
         engine="one CUDA graph per batch" if why_no_graph is None else f"step by step (no graph: {why_no_graph})",
         network=str(steps.runtime),
-        resize=steps.resizing,
+        resize=steps.resizing + ("" if steps.resample == "bilinear" else f", {steps.resample}"),
         steps={name: f"{choice.name} ({choice.why})" for name, choice in steps.choices.items()},
         graphs=engine.graphs(),
         images=engine.done["images"],

@@ -107,6 +107,8 @@ class ModelSpec:
     """Colour around a letterboxed frame, #rrggbb."""
     letterbox_place: LetterboxPlace = "center"
     """Where a letterboxed frame lies in the input."""
+    antialias: bool = False
+    """Whether frames were resized with antialias when the network was trained."""
 
     def __post_init__(self) -> None:
         self._check_values()
@@ -127,7 +129,8 @@ class ModelSpec:
         if sides[0] == sides[1]:
             object.__setattr__(self, "input_size", sides[0])  # a square is stated in one way
         self._check("name", isinstance(self.name, str) and self.name, "a text of at least one character")
-        self._check("has_masks", isinstance(self.has_masks, bool), "True or False")
+        for name in ("has_masks", "antialias"):
+            self._check(name, isinstance(getattr(self, name), bool), "True or False")
         for name, known in (("resize", get_args(Resize)), ("letterbox_place", get_args(LetterboxPlace))):
             self._check(name, getattr(self, name) in known, f"one of {known}")
         parse_color("letterbox_color", self.letterbox_color)
@@ -274,6 +277,8 @@ class TwoStageSpec:
     """Standard deviation of each RGB channel, on the 0..1 scale; divides the input."""
     class_names: Mapping[int, str]
     """Label to name."""
+    antialias: ClassVar[bool] = False
+    """Torchvision's detectors resize without antialias."""
 
     @property
     def kind(self) -> str:

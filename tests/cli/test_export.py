@@ -13,9 +13,12 @@ def test_options_reach_the_file(monkeypatch, maskjet):
 
     given = []
     monkeypatch.setattr("maskjet.export.export", made)
-    code, printed, errors = maskjet("export demo -o demo.onnx --input-size 60x120 --precision fp16 --batch 4 --json")
+    code, printed, errors = maskjet(
+        "export demo -o demo.onnx --input-size 60x120 --precision fp16 --batch 4 --antialias --json"
+    )
     assert (code, errors, json.loads(printed)) == (0, "", {"path": "demo.onnx"})
-    assert given == [("demo", "demo.onnx", {"weights": None, "input_size": (120, 60), "precision": "fp16", "batch": 4})]
+    options = {"weights": None, "input_size": (120, 60), "precision": "fp16", "batch": 4, "antialias": True}
+    assert given == [("demo", "demo.onnx", options)]
 
 
 @pytest.mark.parametrize(

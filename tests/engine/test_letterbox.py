@@ -90,16 +90,16 @@ def test_nv12_gives_what_its_rgb_gives(size_hw):
 def test_a_checkpoint_says_how_it_was_trained(tmp_path):
     network, frame = tiny_network(), frame_of(60, 41)
     rule = {"resize": "letterbox", "letterbox_color": "#0000ff", "letterbox_place": "top-left"}
-    path = save_safetensors(network.state_dict(), tmp_path / "trained.safetensors", **rule)
+    path = save_safetensors(network.state_dict(), tmp_path / "trained.safetensors", antialias=True, **rule)
     given = {"threshold": 0.02, "device": "cpu"}
     with maskjet.load(path, **given) as model:
-        assert model.report().resize == "letterbox, top-left, #0000ff"
+        assert model.report().resize == "letterbox, top-left, #0000ff, antialias"
         found = model.predict(frame)
-    with Model(network, EngineConfig(device="cpu", **rule), threshold=0.02) as model:
+    with Model(network, EngineConfig(device="cpu", resample="antialias", **rule), threshold=0.02) as model:
         assert_same(model.predict(frame), found)
-    with maskjet.load(path, letterbox_place="center", **given) as model:
-        assert model.report().resize == "letterbox, center, #0000ff"
-    with maskjet.load(path, resize="stretch", **given) as model:
+    with maskjet.load(path, letterbox_place="center", resample="cv2", **given) as model:
+        assert model.report().resize == "letterbox, center, #0000ff, cv2"
+    with maskjet.load(path, resize="stretch", resample="bilinear", **given) as model:
         assert model.report().resize == "stretch"
 
 

@@ -17,9 +17,9 @@ from maskjet.networks.exported.metadata import Metadata, properties_of, read_onn
 from maskjet.spec import SPECS
 
 NET = Metadata(TINY, "fp16")
-LETTERBOXED = replace(TINY, resize="letterbox", letterbox_color="#0000ff", letterbox_place="top-left")
-FILTER = {"filter": "bilinear", "centres": "half_pixel", "antialias": False}
-RESIZE = {"mode": "stretch", "color": "#727272", "place": "center", **FILTER}
+LETTERBOXED = replace(TINY, antialias=True, resize="letterbox", letterbox_color="#0000ff", letterbox_place="top-left")
+FILTER = {"filter": "bilinear", "centres": "half_pixel"}
+RESIZE = {"mode": "stretch", "color": "#727272", "place": "center", "antialias": False, **FILTER}
 
 
 def write(path, properties):
@@ -93,7 +93,8 @@ def test_the_keys_are_those_of_the_documentation():
         (changed(resize=RESIZE | {"mode": "crop"}), r"resize must be one of \('stretch', 'letterbox'\), got 'crop'"),
         (changed(resize=RESIZE | {"place": []}), r"letterbox_place must be one of .*, got \[\]"),
         (changed(resize=RESIZE | {"color": "grey"}), "letterbox_color must be #rrggbb, as in #727272, got 'grey'"),
-        (changed(resize=RESIZE | {"antialias": True}), r"maskjet\.resize must be mode, color, place with "),
+        (changed(resize=RESIZE | {"antialias": 1}), "antialias must be True or False, got 1"),
+        (changed(resize=RESIZE | {"filter": "cubic"}), r"maskjet\.resize must be mode, color, place, antialias with "),
         (changed(precision="fp8"), r"maskjet\.precision must be one of \('fp32', 'fp16', 'bf16', 'int8'\), got 'fp8'"),
         (changed(selecting={"thresholds": [0.5], "rows": 3}), "it must be exported without postprocess"),
     ],

@@ -8,7 +8,7 @@ from typing import Annotated, cast, get_args
 import typer
 
 from maskjet.checks import parse_hw
-from maskjet.cli.options import InputSizeOption, JsonOption, WeightsOption, completing, option, print_result
+from maskjet.cli.options import InputSizeOption, JsonOption, WeightsOption, completing, option, print_result, switch
 from maskjet.networks.exported.metadata import Precision
 from maskjet.spec import MODELS
 
@@ -47,6 +47,9 @@ def export(
     batch: Annotated[
         int | None, option("N", "Images per run of the file, as TensorRT 8.6 wants; if not given, any number.")
     ] = None,
+    antialias: Annotated[
+        bool, switch("--antialias", "Say in the file that frames are resized with antialias, as the model was trained.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write a model to an ONNX file, and compare it with the model."""
@@ -59,5 +62,6 @@ def export(
         input_size=None if input_size is None else parse_hw(input_size),
         precision=cast(Precision, precision),
         batch=batch,
+        antialias=antialias,
     )
     print_result(file.as_dict() if as_json else file)

@@ -114,6 +114,9 @@ class Steps(ABC):
         self.device = config.resolve_device()
         self.precision = precision or config.resolve_precision(self.device)
         self.dtype = dtype or torch_dtype(self.precision)
+        trained = "antialias" if spec.antialias else "bilinear"
+        self.resample = trained if config.resample == "auto" else config.resample
+        """How pixels are weighted where frames are resized."""
         self.choices: dict[str, ops.Choice] = {}
         """The implementation of each step, which takes and fills tensors of the device."""
         self.fallbacks: Counter[str] = Counter()
@@ -167,7 +170,7 @@ class Steps(ABC):
 
     def preprocessing(self) -> Mapping[str, Any]:
         """Options of `preprocess` for this network, except the region."""
-        return {"mean": self.spec.mean, "std": self.spec.std, "order": "rgb", "resample": self.config.resample}
+        return {"mean": self.spec.mean, "std": self.spec.std, "order": "rgb", "resample": self.resample}
 
 
 class Work(ABC):

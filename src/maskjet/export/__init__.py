@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -30,6 +31,7 @@ def export(
     input_size: tuple[int, int] | None = None,
     precision: Precision = "fp32",
     batch: int | None = None,
+    antialias: bool = False,
 ) -> ExportedFile:
     """Write a network to an ONNX file of opset 17, and compare the file with the network.
 
@@ -38,7 +40,7 @@ def export(
     network takes and finds: docs/export.md lists them.
 
     Input: `images`, [batch, 3, S, S] in the file's precision, (RGB / 255 - mean) / std, stretched to S × S bilinearly
-    with half-pixel centres and no antialias; `maskjet.ops.preprocess` makes it.
+    with half-pixel centres; `maskjet.ops.preprocess` makes it.
 
     Outputs: `logits` float32 [batch, Q, C], `boxes_cxcywh` float32 [batch, Q, 4], 0..1 of the image, and with a mask
     head `mask_logits` [batch, Q, h, w] in the file's precision, positive inside.
@@ -56,6 +58,7 @@ def export(
         input_size: (height, width) of the network's input, as for `maskjet.load`; None for the checkpoint's own.
         precision: "fp32", or "fp16", in which the layers that give scores and boxes stay float32.
         batch: Images per run of the file, 1 to 256; None for any number.
+        antialias: Whether the file says that frames are resized with antialias, as in training, so that `load` does it.
 
     Returns:
         What was written, and by how much it differs from the network.
@@ -88,7 +91,10 @@ def export(
     process.check_fork()
     from maskjet.export.exporting import export_network
 
-    return export_network(read_rfdetr(model, weights, input_hw), path, precision, batch)
+    network = read_rfdetr(model, weights, input_hw)
+    if antialias:
+        network.spec = replace(network.spec, antialias=antialias)
+    return export_network(network, path, precision, batch)
 
 
 def _check_out(out: str | os.PathLike[str]) -> Path:

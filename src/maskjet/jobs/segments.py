@@ -147,6 +147,7 @@ class Settings:
             "every": self.every,
             "rows": "frame",  # constant, so that digests of older results stay valid
             **{name: getattr(self.config, name) for name in _CHANGING_RESULTS},
+            **({"resample": "bilinear"} if self.config.resample == "auto" else {}),  # so it was before "auto"
         }
 
 

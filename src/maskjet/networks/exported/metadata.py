@@ -33,8 +33,9 @@ VERSION = 1
 """Version of the metadata; raised when a key is added or its meaning changes."""
 _PREFIX = "maskjet."
 _OF_INPUT = ("class_names", "mean", "std")  # fields of the spec with their own key, for other programs
-_OF_RESIZE = {"mode": "resize", "color": "letterbox_color", "place": "letterbox_place"}  # keys of maskjet.resize
-_FILTER = {"filter": "bilinear", "centres": "half_pixel", "antialias": False}
+_OF_RESIZE = {"mode": "resize", "color": "letterbox_color", "place": "letterbox_place", "antialias": "antialias"}
+"""Keys of maskjet.resize, and the spec's fields."""
+_FILTER = {"filter": "bilinear", "centres": "half_pixel"}
 _LONGEST = 2**24  # most characters of one value
 
 
