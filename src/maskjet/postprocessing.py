@@ -42,7 +42,7 @@ class Postprocessing:
     """int32 [C] on the CPU: the class id to report, -1 to drop."""
     max_detections: int
     """Most detections per image, the most confident ones; at most the config's."""
-    nms: float
+    nms: float = 1.0
     """Largest intersection over union of two detections, 0..1; see `engine.duplicates`."""
 
     def __post_init__(self) -> None:

@@ -63,7 +63,7 @@ class Triangles(NamedTuple):
 
     first: NDArray[np.int64]
     """Index of the first source value of each output position."""
-    count: NDArray[np.int64]
+    counts: NDArray[np.int64]
     """Number of source values of each output position."""
     weights: NDArray[np.float32]
     """Their shares, float32 [positions, largest count]; each position's add up to 1."""
@@ -76,11 +76,11 @@ def triangles(source: int, target: int) -> Triangles:
     half = np.maximum(scale, np.float32(1))
     centre = scale * (np.arange(target, dtype=np.float32) + np.float32(0.5))
     first = np.maximum((centre - half + 0.5).astype(np.int64), 0)
-    count = np.minimum((centre + half + 0.5).astype(np.int64), source) - first
-    index = first[:, None] + np.arange(count.max())
+    counts = np.minimum((centre + half + 0.5).astype(np.int64), source) - first
+    index = first[:, None] + np.arange(counts.max())
     weights = np.maximum(1 - np.abs((index - centre[:, None] + 0.5) / half), 0).astype(np.float32)
-    weights[index >= (first + count)[:, None]] = 0
-    return Triangles(first, count, weights / weights.sum(axis=1, keepdims=True))
+    weights[index >= (first + counts)[:, None]] = 0
+    return Triangles(first, counts, weights / weights.sum(axis=1, keepdims=True))
 
 
 @cache

@@ -6,7 +6,6 @@ YUV is converted to RGB first, which takes 0.4 ms at 1080p; converting needed pi
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numba
@@ -45,13 +44,13 @@ def preprocess(
     is_direct = out.dtype == torch.float32 and inner.is_contiguous()
     floats = inner if is_direct else torch.empty(inner.shape, dtype=torch.float32, device="cpu")
     channels = (0, 1, 2) if order == "rgb" else (2, 1, 0)
-    ways = triangles if resample == "antialias" else partial(taps, channels=3)
-    rows, columns = ways(frames.shape[1], height), ways(frames.shape[2], width)
+    (_, above, across, _), finish = frames.shape, (channels, offsets, divisors)
     for frame, image in zip(frames.numpy(), floats.numpy(), strict=True):
         if resample == "antialias":
-            _average(np.ascontiguousarray(frame), rows, columns, channels, offsets, divisors, image)
+            weights = triangles(above, height), triangles(across, width)
+            _average(np.ascontiguousarray(frame), *weights, *finish, image)
         else:
-            _resize(frame, *rows, *columns, channels, offsets, divisors, _BYTE_AS_FLOAT, image)
+            _resize(frame, *taps(above, height, 3), *taps(across, width, 3), *finish, _BYTE_AS_FLOAT, image)
     if inner.shape != out.shape:
         border = (np.array(region.padding, dtype=np.float32) - offsets) / divisors
         out.copy_(torch.from_numpy(border).view(1, 3, 1, 1).expand(out.shape))
@@ -132,7 +131,7 @@ def _average(
     values = np.empty(pixels.shape[1], np.float32)  # an output row at the frame's width: source rows, weighted
     for y in range(len(rows.first)):
         values[:] = 0
-        for k in range(rows.count[y]):
+        for k in range(rows.counts[y]):
             weight, line = rows.weights[y, k], pixels[rows.first[y] + k]
             for x in range(len(values)):
                 values[x] += weight * np.float32(line[x])
@@ -140,7 +139,7 @@ def _average(
             line_out, offset, divisor = image[channel, y], mean[channel], std[channel]
             for x in range(len(columns.first)):
                 start, total = 3 * columns.first[x] + channels[channel], np.float32(0)
-                for k in range(columns.count[x]):
+                for k in range(columns.counts[x]):
                     total += columns.weights[x, k] * values[start + 3 * k]
                 line_out[x] = (total / np.float32(255) - offset) / divisor
 
