@@ -11,7 +11,7 @@ from tests.cli.command_line import call
 
 COMMANDS = (
     *("ablation", "capture", "conversion", "host_time", "images", "jobs", "jpegs", "network", "onnx_files"),
-    *("ops", "pictures", "probe", "reach", "replay", "runtimes", "serve", "serve_soak", "soak", "study"),
+    *("ops", "pictures", "probe", "reach", "replay", "resampling", "runtimes", "serve", "serve_soak", "soak", "study"),
     *("supervision_masks", "tensorrt.engines", "tiles", "tiles_streets", "tracking", "two_stage", "video"),
 )
 

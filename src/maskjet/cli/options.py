@@ -19,7 +19,7 @@ import typer
 
 from maskjet.checks import parse_hw
 from maskjet.cli.flags import in_flags
-from maskjet.config import EngineConfig
+from maskjet.config import NMS, EngineConfig
 from maskjet.errors import InputError
 from maskjet.host.printing import printable
 from maskjet.outputs.label_options import LabelOptions
@@ -53,7 +53,11 @@ _METAVARS = {  # metavars of values that are no names
     "nms": "IOU",
     "polygon_tolerance": "PIXELS",
 }
-_PANELS = {"device": None, **dict.fromkeys((*INPUT, "resample"), _INPUT_PANEL)}  # panels of other options
+_PANELS = {  # panels of other options
+    "device": None,
+    **dict.fromkeys((*INPUT, "resample"), _INPUT_PANEL),
+    **dict.fromkeys(NMS, "Detections of the same instance"),
+}
 _WIDEST = 24  # longest metavar; wider ones squeeze the help text
 
 

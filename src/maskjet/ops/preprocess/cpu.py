@@ -44,13 +44,14 @@ def preprocess(
     is_direct = out.dtype == torch.float32 and inner.is_contiguous()
     floats = inner if is_direct else torch.empty(inner.shape, dtype=torch.float32, device="cpu")
     channels = (0, 1, 2) if order == "rgb" else (2, 1, 0)
-    (_, above, across, _), finish = frames.shape, (channels, offsets, divisors)
+    _, rows, columns, _ = frames.shape
     for frame, image in zip(frames.numpy(), floats.numpy(), strict=True):
         if resample == "antialias":
-            weights = triangles(above, height), triangles(across, width)
-            _average(np.ascontiguousarray(frame), *weights, *finish, image)
+            down, across = triangles(rows, height), triangles(columns, width)
+            _average(np.ascontiguousarray(frame), down, across, channels, offsets, divisors, image)
         else:
-            _resize(frame, *taps(above, height, 3), *taps(across, width, 3), *finish, _BYTE_AS_FLOAT, image)
+            positions = *taps(rows, height, 3), *taps(columns, width, 3)
+            _resize(frame, *positions, channels, offsets, divisors, _BYTE_AS_FLOAT, image)
     if inner.shape != out.shape:
         border = (np.array(region.padding, dtype=np.float32) - offsets) / divisors
         out.copy_(torch.from_numpy(border).view(1, 3, 1, 1).expand(out.shape))
