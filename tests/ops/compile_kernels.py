@@ -19,7 +19,7 @@ from maskjet.ops.encode_masks.kernels import find_edges_kernel, write_strings_ke
 from maskjet.ops.linear.kernels import bulk_linear_kernel, linear_kernel
 from maskjet.ops.mask_logits.kernels import mask_logits_kernel
 from maskjet.ops.nms.kernels import choose_kernel, find_overlaps_kernel
-from maskjet.ops.preprocess.kernels import preprocess_kernel, preprocess_yuv_kernel
+from maskjet.ops.preprocess.kernels import preprocess_antialias_kernel, preprocess_kernel, preprocess_yuv_kernel
 from maskjet.ops.rank_tokens.kernels import rank_tokens_kernel
 from maskjet.ops.refine_boxes.kernels import refine_boxes_kernel
 from maskjet.ops.resize_pixels.kernels import resize_pixels_kernel
@@ -51,11 +51,12 @@ def constants(**values):
 
 
 LINEAR = dict.fromkeys(("INPUTS", "OUTPUTS", "COLUMNS", "STEP"), 64)
-PREPROCESS = {"HAS_ROWS": [False, True], "IS_CV2": [False, True], "TILE_HEIGHT": 4, "TILE_WIDTH": 32}
+PREPROCESS = {"HAS_ROWS": [False, True], "TILE_HEIGHT": 4, "TILE_WIDTH": 32}
 ENCODE = {"COLUMNS": 16, "SLOTS": 128, "IMAGES": 64, "HAS_BOXES": [False, True]}
 KERNELS = [
-    (preprocess_kernel, tensors(FLOATS, "out"), constants(**PREPROCESS)),
-    (preprocess_yuv_kernel, tensors(FLOATS, "out"), constants(**PREPROCESS)),
+    (preprocess_kernel, tensors(FLOATS, "out"), constants(IS_CV2=[False, True], **PREPROCESS)),
+    (preprocess_yuv_kernel, tensors(FLOATS, "out"), constants(IS_CV2=[False, True], **PREPROCESS)),
+    (preprocess_antialias_kernel, tensors(FLOATS, "out"), constants(IS_YUV=[False, True], **PREPROCESS)),
     (select_kernel, tensors(FLOATS, "logits"), constants(TILE=2048, RANKED=64)),
     (find_edges_kernel, {**tensors(FLOATS, "masks"), "boxes_ptr": ["*i32"]}, constants(ROWS=16, **ENCODE)),
     (write_strings_kernel, {}, constants(**ENCODE, BLOCKS=64, TILE=1024)),
@@ -151,7 +152,7 @@ def compile_all(capability):
         if kernel is bulk_linear_kernel and not has_bulk_copies:
             continue
         for dtypes, values in choose(kernel, types, choices):
-            if "*bf16" in dtypes and not has_bfloat16 and kernel not in (preprocess_kernel, preprocess_yuv_kernel):
+            if "*bf16" in dtypes and not has_bfloat16 and "preprocess" not in kernel.__name__:
                 continue
             values = {**values, **({"WAITS": False} if "WAITS" in kernel.arg_names else {})}
             chosen = {**TYPES, **dict(zip(types, dtypes, strict=True)), **dict.fromkeys(values, "constexpr")}
