@@ -78,11 +78,8 @@ class StudyReport:
         for part in self.parts:
             lines.append(f"\n{part.name}: {part.what}, {part.images} images")
             for answer in part.answers:
-                tables = [report.rows() for report in answer.reports]
-                lines += [
-                    f"\n{answer.title}",
-                    as_table([tables[0][0], *(row for table in tables for row in table[1:])]),
-                ]
+                rows = [row for report in answer.reports for row in report.rows()[1:]]
+                lines += [f"\n{answer.title}", as_table([check.HEADER, *rows])]
             if part.precision is not None:
                 lines += ["\naverage precision", as_table(part.precision.rows())]
         return "\n".join([*lines, str(self.machine), *self.notes])

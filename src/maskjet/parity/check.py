@@ -18,7 +18,7 @@ from maskjet.host.tables import shown
 from maskjet.parity.pair import KINDS, Difference, Pairing, compare
 from maskjet.parity.record import Record
 
-_HEADER = (
+HEADER = (
     *("expected", "actual", "confidence ≥", "matched", "dropped", "added", "swapped"),
     *("Δconf mean", "p95", "max", "Δbox px p95", "max", "box IoU min", "mask IoU mean", "min", "equal RLE"),
 )
@@ -132,7 +132,7 @@ class CheckReport(measuring.MeasuredReport):
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table: its header, then one row per confidence."""
-        rows: list[tuple[str, ...]] = [_HEADER]
+        rows: list[tuple[str, ...]] = [HEADER]
         for m in self.measurements:
             conf, box, has_masks = m.confidence_difference, m.box_difference_px, m.mean_mask_iou is not None
             rows.append(
