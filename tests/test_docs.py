@@ -136,7 +136,7 @@ def test_the_snippets_of_a_page_run(path, undone, drawn, tmp_path, capsys):
 
 
 def test_the_commands_and_requests_of_all_pages_are_known():
-    for path in PAGES:
+    for path in (*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"):
         for snippet in find_snippets(path.read_text()):
             try:
                 check(snippet)

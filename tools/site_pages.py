@@ -34,7 +34,7 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     folder, directory_urls = config["site_dir"], config["use_directory_urls"]
-    for pattern in ("benchmarks/*.md", "benchmarks/results/**/*.*", "deploy/*", "examples/*"):
+    for pattern in ("benchmarks/*.md", "benchmarks/results/**/*.*", "deploy/*", "examples/*.py"):
         for path in sorted(ROOT.glob(pattern)):
             files.append(File(str(path.relative_to(ROOT)), str(ROOT), folder, directory_urls))
     files.append(File.generated(config, "changelog.md", abs_src_path=str(ROOT / "CHANGELOG.md")))
