@@ -77,10 +77,15 @@ def triangles(source: int, target: int) -> Triangles:
     centre = scale * (np.arange(target, dtype=np.float32) + np.float32(0.5))
     first = np.maximum((centre - half + 0.5).astype(np.int64), 0)
     counts = np.minimum((centre + half + 0.5).astype(np.int64), source) - first
-    index = first[:, None] + np.arange(counts.max())
-    weights = np.maximum(1 - np.abs((index - centre[:, None] + 0.5) / half), 0).astype(np.float32)
-    weights[index >= (first + counts)[:, None]] = 0
-    return Triangles(first, counts, weights / weights.sum(axis=1, keepdims=True))
+    weights = (first - centre).astype(np.float32)[:, None] + np.arange(counts.max(), dtype=np.float32)
+    weights += np.float32(0.5)
+    weights /= half
+    np.maximum(
+        np.subtract(1, np.abs(weights, out=weights), out=weights), 0, out=weights
+    )  # in place: wide frames have many
+    weights[np.arange(counts.max()) >= counts[:, None]] = 0
+    weights /= weights.sum(axis=1, keepdims=True)
+    return Triangles(first, counts, weights)
 
 
 @cache
