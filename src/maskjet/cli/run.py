@@ -49,7 +49,7 @@ maskjet run street.mp4 --draw redact=person --hold 10 -o hidden.mp4
 # Boxes at any angle: drawn, and as labels for YOLO's OBB models.
 maskjet run street.mp4 --draw rotated -o turned.mp4
 maskjet run street.mp4 --rotated-boxes --every 9 -o turned.yolo
-# Of two detections whose masks overlap by more than 80 %, the more confident one.
+# Of two detections that overlap by more than 80 %, the more confident one.
 maskjet run street.mp4 --nms 0.8 -o once.jsonl
 # For a checkpoint that was trained on antialiased frames.
 maskjet run street.mp4 --resample antialias -o smooth.jsonl
