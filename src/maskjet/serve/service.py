@@ -210,11 +210,7 @@ class Service:
         self._loop = asyncio.get_running_loop()
         for dispatcher in self.dispatchers.values():
             dispatcher.start()
-        self._watching = asyncio.ensure_future(self._keep_house())
-
-    async def _keep_house(self) -> None:
-        await self.warmed_up()  # compilation holds the interpreter lock
-        await asyncio.gather(self.metrics.watch_loop(), self._return_memory())
+        self._watching = asyncio.ensure_future(self._return_memory())
 
     async def _return_memory(self) -> None:
         while True:
