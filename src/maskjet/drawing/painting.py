@@ -148,10 +148,7 @@ class Painter:
         return canvas
 
     def _hold(self, frame: Frame, detections: Instances) -> tuple[HeldRegion | None, Sequence[NDArray[np.float64]]]:
-        """Return a source's held region and its tracks' trails, None and () where the style needs none.
-
-        A list may have images and videos, so this is decided for each frame.
-        """
+        """Return a source's held region and its tracks' trails, None and () where the style or image needs none."""
         hold = self._style.hold if isinstance(self._style, Redaction) else 0
         drawn = self._style if isinstance(self._style, DrawStyle) else self._style.on_top
         ids = detections.track_id if drawn is not None and drawn.trails and frame.is_of_video else None

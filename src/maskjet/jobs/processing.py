@@ -150,10 +150,7 @@ def _detect(model: Model, source: Source, streaming: dict[str, Any]) -> Iterator
 
 
 class _Images(Source):
-    """The images of a segment; a frame's index is the image's position among the segment's files.
-
-    If they are grouped, images whose headers state the same size follow one another, so that they fill batches.
-    """
+    """The images of a segment, indexed by their place; if grouped, those of one size follow one another."""
 
     kind = "list"
 

@@ -45,11 +45,7 @@ def cut_strips(rles: Sequence[coco_rle.RLE] | None, xyxy: NDArray[np.float32], s
 
 
 def cut_masks(rles: Sequence[coco_rle.RLE], size_hw: tuple[int, int]) -> Strips:
-    """Cut masks of one size into strips.
-
-    Raises:
-        InputError: A mask is malformed, or they need more memory than `limits.masks_bytes`.
-    """
+    """Cut masks of one size into strips; raises InputError if one is malformed, or they exceed `limits.masks_bytes`."""
     runs = coco_rle.to_runs(rles, size_hw)
     limits.check("masks_bytes", _BYTES * (most := count_pieces(runs)), "masks need")
     return _cut_runs(runs.spans, runs.firsts, runs.size_hw, most)

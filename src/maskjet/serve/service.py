@@ -71,12 +71,7 @@ class Reservation:
         """Bytes taken."""
 
     def take(self, count: int) -> None:
-        """Take bytes.
-
-        Raises:
-            ProblemError: 413, the request needs more than the limit; 429, other requests hold too many.
-            GoneError: The context has ended.
-        """
+        """Take bytes; raises ProblemError 413 above the limit, 429 if others hold too many, or GoneError."""
         memory, needed = self._memory, self._held + self.taken + count
         if needed > memory.most:
             raise problems.too_large(f"The request needs {needed:,} bytes of memory, the limit is {memory.most:,}.")
@@ -174,11 +169,7 @@ class Service:
         return self.is_warm and are_others and not self.is_draining and self.failure is None
 
     def dispatcher(self, name: str | None = None) -> Dispatcher:
-        """Dispatcher of a model by name; the first one for None.
-
-        Raises:
-            ProblemError: 404, there is no such model; 503, the service has failed.
-        """
+        """Dispatcher of a model, None for the first; raises ProblemError 404 without it, 503 after a failure."""
         if self.failure is not None:
             raise problems.unavailable(self.failure)
         if name is None:

@@ -54,12 +54,7 @@ def is_encoded(value: object) -> bool:
 
 
 def read_encoded(value: Any, name: str) -> Encoded:
-    """Read an image given as a path, `file:` URL or file content, which is called `name` in messages.
-
-    Raises:
-        InputError: It is another URL.
-        SourceError: The file can't be read.
-    """
+    """Read an image's file, `file:` URL or content, called `name` in messages; raises InputError or SourceError."""
     if isinstance(value, bytes):
         return Encoded(value, name)
     path = path_of_image(value, name)

@@ -150,11 +150,7 @@ class Source(ABC):
         self._reader = threading.Lock()  # acquired by the first reader and never released
 
     def __iter__(self) -> Iterator[Frame]:
-        """The frames, for one reader only.
-
-        Raises:
-            InputError: The source is being read, or has been read.
-        """
+        """The frames, for one reader only; raises InputError if there is or was another."""
         if not self._reader.acquire(blocking=False):
             raise InputError(f"source must be read once, {self.name!r} is or was read already: open it once more.")
         return self._measured(self._read())

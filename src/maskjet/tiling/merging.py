@@ -244,10 +244,7 @@ def _have_common_tile(following: Ints, tile: Ints, one: int, two: int) -> bool:
 def _group(
     pairs: Ints, areas: Ints, is_cut: Bools, is_judged: Bools, tile: Ints, class_id: NDArray[np.int32], agrees: float
 ) -> Ints:
-    """Group pieces, most confident first, by the rules at the top of this file, from sorted pairs.
-
-    Returns the first piece of each one's group, -1 for those dropped.
-    """
+    """Group pieces, most confident first, by the rules above; returns each one's first piece, -1 if dropped."""
     count = len(areas)
     groups, is_whole = np.arange(count), ~is_cut
     iou = pairs[:, 2] / (pairs[:, 3] + pairs[:, 4] - pairs[:, 2])

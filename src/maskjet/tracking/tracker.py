@@ -153,17 +153,8 @@ def _update(
 ) -> tuple[Tracks, int, float, Ints, Ints]:
     """Update tracks with a frame's detections, in one compiled call, as several would mostly cost call overhead.
 
-    Args:
-        tracks: The tracks of the frame before; changed.
-        given: The detections.
-        times: When the tracker began, -inf for now; when the frame before was, and when this one is.
-        next_id: The next free id.
-        threshold: As `Tracker` has it.
-        tuning: As `Tracker` has it.
-
-    Returns:
-        The tracks, the next free id, and when the tracker began; of the detections ids and columns of classes,
-        int64 [n].
+    `times` are when the tracker began, -inf for now, when the frame before was, and when this one is. Returns the
+    tracks, the next free id, and when the tracker began; of the detections ids and columns of classes, int64 [n].
     """
     began_s, last_s, time_s = times
     predict(tracks.rows, time_s - last_s, last_s, tuning)
