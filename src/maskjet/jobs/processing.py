@@ -76,7 +76,7 @@ def process(
     for file in segment.files:
         storage.check_unchanged(file)
     names = {str(class_id): name for class_id, name in model.spec.class_names.items()}
-    about: dict[str, Any] = {"class_names": names, "segment": segment.as_dict()}
+    about: dict[str, Any] = {"class_names": names, "segment": asdict(segment)}
     threshold = model.tracker().threshold if track else None
     if track:
         about["track_threshold"] = threshold

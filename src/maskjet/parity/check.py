@@ -91,7 +91,7 @@ class Agreement:
             min_box_iou=min(kept.box_ious, default=1.0),
             mean_mask_iou=float(np.mean(kept.mask_ious)) if kept.mask_ious else None,
             min_mask_iou=min(kept.mask_ious, default=None),
-            equal_strings=kept.equal_strings,
+            equal_strings=sum(kept.strings_are_equal),
         )
 
 

@@ -255,13 +255,7 @@ class Sources:
         dispatcher.check(options)
         name = name or shown_name(location)
         source = WatchedSource(
-            self._free_id(name),
-            location,
-            name,
-            dispatcher,
-            options,
-            service=self._service,
-            track=track,
+            self._free_id(name), location, name, dispatcher, options, service=self._service, track=track
         )
         self._by_id[source.id] = source
         source.thread.start()
