@@ -225,7 +225,7 @@ async def test_a_device_error_ends_the_service(model, street):
     breaking = Held(model, error=DeviceError("The device failed on images[0].", index=0))
     breaking.go.set()
     async with served({"demo": breaking}) as client:
-        await client.service.warmed_up()
+        await client.service.warmed_up.wait()
         assert (await client.get("/health/live")).status_code == 200
         answer = await client.post("/v1/predict", content=encoded(street))
         assert problem_of(answer) == (503, "The device failed on images[0].")
@@ -263,7 +263,7 @@ async def test_it_is_ready_when_it_has_answered_a_frame(model):
         assert (ready.status_code, ready.text) == (503, "warming up")
         assert (await client.get("/health/live")).text == "live"
         held.go.set()
-        await client.service.warmed_up()
+        await client.service.warmed_up.wait()
         assert (await client.get("/health/ready")).text == "ready"
         client.service.dispatcher().batch = 2  # which is not compiled yet
         assert (await client.get("/health/ready")).text == "ready, with batches of 1 at most"

@@ -155,7 +155,8 @@ class Service:
         }
         self.metrics = Metrics(self.dispatchers, lambda: self.is_ready)
         self._warming = set(self.dispatchers)
-        self._failed, self._warmed = asyncio.Event(), asyncio.Event()  # `_warmed` is also set after a failure
+        self.warmed_up, self.broken = asyncio.Event(), asyncio.Event()
+        """Set once each model has answered frames or failed, and once a device has failed."""
 
     @property
     def is_warm(self) -> bool:
@@ -208,14 +209,6 @@ class Service:
             await asyncio.sleep(_FREED_S)
             await asyncio.to_thread(process.return_freed_memory)
 
-    async def warmed_up(self) -> None:
-        """Wait until each model has answered frames or failed."""
-        await self._warmed.wait()
-
-    async def until_failure(self) -> None:
-        """Wait until the device has failed."""
-        await self._failed.wait()
-
     async def end_streams(self) -> None:
         """Close the WebSockets after the frames in flight, within `Settings.drain_s`."""
         self.ending.set()
@@ -242,7 +235,7 @@ class Service:
         """A model has answered its first frames; see `dispatcher.Observer`."""
         self._warming.discard(model)
         if self.is_warm:
-            self._set(self._warmed)
+            self._set(self.warmed_up)
 
     def batch_done(self, model: str, images: int, queue_s: Sequence[float], predict_s: float) -> None:
         """Record a batch's measurements; see `dispatcher.Observer`."""
@@ -254,8 +247,8 @@ class Service:
     def failed(self, error: Exception) -> None:
         """A model can't be used any more; see `dispatcher.Observer`."""
         self.failure, self.error = self.failure or str(error), self.error or error
-        self._set(self._failed)
-        self._set(self._warmed)
+        self._set(self.broken)
+        self._set(self.warmed_up)
 
     def _set(self, event: asyncio.Event) -> None:
         """Set an event; from any thread."""
