@@ -59,19 +59,10 @@ class Things(NamedTuple):
 
 
 def merge(found: Sequence[Detections], tiles: Sequence[Tile], size_hw: tuple[int, int], most: int) -> Detections:
-    """Merge the detections of a frame's tiles; see the top of this file for the rules.
+    """Merge the detections of a frame's tiles, most confident first; see the top of this file for the rules.
 
-    Args:
-        found: Detections of each tile, in its own coordinates; all with masks, or none, and then boxes are compared.
-        tiles: The tiles of a grid, and perhaps the full image.
-        size_hw: (height, width) of the frame in pixels.
-        most: Most detections to return.
-
-    Returns:
-        Detections of the frame, most confident first.
-
-    Raises:
-        InputError: A mask is malformed, or the masks need more memory than `limits.masks_bytes`.
+    Each tile's are in its own coordinates, all with masks, or none, and then boxes are compared. Raises InputError if a
+    mask is malformed, or the masks need more memory than `limits.masks_bytes`.
     """
     height, width = size_hw
     things = merge_tiles(found, tiles, size_hw, most)
