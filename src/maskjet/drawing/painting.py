@@ -18,7 +18,6 @@ from maskjet.drawing.regions import HeldRegion, Region, grow, pick, unite
 from maskjet.drawing.replacing import replace
 from maskjet.drawing.style import DrawStyle, Redaction, Style
 from maskjet.errors import InputError
-from maskjet.sources.counts import counts_of
 
 if TYPE_CHECKING:
     from maskjet.sources.images import ImageLike
@@ -134,7 +133,7 @@ class Painter:
         canvas = frame.image if self._overwrites_frames else self._copy(frame)
         painted = _paint(canvas, detections, self._style, region, trails)
         if painted.shape[2] == 3:
-            draw_counts(painted, counts_of(frame))
+            draw_counts(painted, frame.counts)
         return painted
 
     def _copy(self, frame: Frame) -> NDArray[np.uint8]:

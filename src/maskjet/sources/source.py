@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from maskjet.sources.conversion import HeldPicture
+    from maskjet.sources.counts import Count
     from maskjet.sources.picture import Picture
 
 
@@ -51,6 +52,8 @@ class Frame:
     """Name of the image, its path if it has one; for a video, the video's name, "#" and the index."""
     stream: int = 0
     """Index of the frame's source among those read in parallel, from 0."""
+    counts: Sequence[Count] = ()
+    """Counts of lines and zones up to this frame, which outputs show; none if it was not counted."""
 
     @cached_property
     def image(self) -> NDArray[np.uint8]:
