@@ -339,7 +339,7 @@ def compare_ways(model: str, weights: Path | None, ways: Mapping[str, Way], stre
         detections=sum(map(len, expected)),
         paired=_share_near(pairing),
         paired_sure=_share_near(pairing.above(_SURE)),
-        equal_masks=pairing.equal_strings / max(1, len(pairing.strings_are_equal)),
+        equal_masks=sum(pairing.strings_are_equal) / max(1, len(pairing.strings_are_equal)),
         ap={m.kind: m.metrics["ap"] for m in precision if m.variant == expected_name},
         delta_ap={m.kind: m.deltas["ap"] for m in precision if m.variant == actual_name},
     )

@@ -106,10 +106,7 @@ class Compiled(Generic[_Given, _Result]):
 
 
 class _Cache:
-    """Cache file of a compiled function; implements the interface of numba's dispatcher cache.
-
-    numba's own stops with an error where a file is damaged or can't be written, and looks at no other source.
-    """
+    """Cache of a compiled function; numba's own fails on damaged files, and looks at one source alone."""
 
     def __init__(self, function: Compiled[Any, Any]) -> None:
         self._function = function

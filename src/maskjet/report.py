@@ -91,12 +91,7 @@ def make_report(name: str, engine: Engine) -> Report:
         resize=steps.resizing + ("" if steps.resample == "bilinear" else f", {steps.resample}"),
         steps={name: f"{choice.name} ({choice.why})" for name, choice in steps.choices.items()},
         graphs=engine.graphs(),
-        images=engine.done["images"],
-        tiles=engine.done["tiles"],
-        detections=engine.done["detections"],
-        moved=engine.done["moved"],
-        dropped=engine.done["dropped"],
-        tracks=engine.done["tracks"],
+        **{name: engine.done[name] for name in ("images", "tiles", "detections", "moved", "dropped", "tracks")},
         tracking_ms=engine.done["tracking_us"] / max(engine.done["tracked"], 1) / 1000,
         fallbacks=dict(steps.fallbacks),
     )

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +68,7 @@ def read_part(out, name):
 
 def table_of(segment, frames, **about):
     names = {str(class_id): name for class_id, name in NAMES.items()}
-    about = {"class_names": names, "segment": segment.as_dict(), "settings": SETTINGS} | about
+    about = {"class_names": names, "segment": asdict(segment), "settings": SETTINGS} | about
     if any(frame.weak is not None for frame in frames):
         about |= {"with_weak": True, "track_threshold": 0.5}
     builder = TableBuilder(**about)
@@ -90,7 +90,7 @@ def write_made_up(out, segments_and_frames):
 def write_manifest(out, segments):
     with (Path(out) / "segments.jsonl").open("w") as file:
         for segment in segments:
-            file.write(json.dumps({"part": digest(segment, SETTINGS), "segment": segment.as_dict()}) + "\n")
+            file.write(json.dumps({"part": digest(segment, SETTINGS), "segment": asdict(segment)}) + "\n")
 
 
 def run_job(out, segments, model, **options):

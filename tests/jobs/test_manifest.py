@@ -4,6 +4,7 @@ import json
 import tempfile
 import threading
 from contextlib import contextmanager
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -115,9 +116,9 @@ def test_a_digest_tells_files_segments_and_settings_apart():
     names.add(digest(base, Settings().identity("another file's")))
     assert len(names) == 1 + len(others) + len(settings) + 1
     for each in settings[:-2]:
-        assert Settings.from_dict(json.loads(json.dumps(each.as_dict()))) == each
+        assert Settings.from_dict(json.loads(json.dumps(asdict(each)))) == each
     for each in (base, *others):
-        assert Segment.from_dict(json.loads(json.dumps(each.as_dict()))) == each
+        assert Segment.from_dict(json.loads(json.dumps(asdict(each)))) == each
 
 
 class SomeParts:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -304,7 +305,7 @@ class TestNames:
         for name in self.NAMES:
             Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_bytes(b"1")
         (segment,) = plan(tmp_path)
-        line = json.dumps(segment.as_dict())
+        line = json.dumps(asdict(segment))
         assert "\n" not in line
         assert line.isascii()
         again = Segment.from_dict(json.loads(line))
@@ -407,7 +408,7 @@ class TestStores:
                 storage.check_unchanged(file)
         assert [segment.count for segment in segments if segment.is_video] == [250, None]
         assert list(plan(f"{bucket}/x/")) == segments
-        assert CREDENTIALS["AWS_SECRET_ACCESS_KEY"] not in json.dumps([segment.as_dict() for segment in segments])
+        assert CREDENTIALS["AWS_SECRET_ACCESS_KEY"] not in json.dumps([asdict(segment) for segment in segments])
 
     def test_a_whole_bucket_globs_and_nothing_twice(self, bucket):
         assert files(plan(bucket, recursive=True), bucket) == [*("x/v.mp4", "x/sub/b.mp4", *self.IMAGES, "x/sub/c.png")]

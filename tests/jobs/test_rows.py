@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import duckdb
@@ -42,7 +43,7 @@ def test_weak_detections_come_back():
     segment, frames = made_up(count=5)
     weak = [some_detections(3 - index % 3, with_masks=index > 2) for index in range(5)]
     frames = [dataclasses.replace(frame, weak=each) for frame, each in zip(frames, weak, strict=True)]
-    about = {"class_names": NAMES, "segment": segment.as_dict(), "with_weak": True}
+    about = {"class_names": NAMES, "segment": asdict(segment), "with_weak": True}
     builder = TableBuilder(**about)
     for frame in frames:
         builder.add(frame)

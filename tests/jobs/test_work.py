@@ -32,7 +32,7 @@ class Working:
     """A worker whose segments end as a function says."""
 
     def __init__(self, out, process):
-        self.orders = {"settings": Settings().as_dict(), "device": "cpu", "streams": 2, "out": out}
+        self.orders = {"settings": asdict(Settings()), "device": "cpu", "streams": 2, "out": out}
         self.orders |= {"facts": {"version": __version__, "settings": SETTINGS}}
         self.times, self._process = 0, process
 
@@ -62,11 +62,11 @@ def test_what_decodes_jpegs_names_parts_of_images_and_is_the_same_everywhere(wor
     assert settings[0].identity(None) == SETTINGS  # as before there were others
     made = working()
     monkeypatch.setattr(work, "name_nvjpeg", lambda: "cpu")
-    made.orders["settings"] = settings[1].as_dict()
+    made.orders["settings"] = asdict(settings[1])
     with pytest.raises(UnsupportedError, match=r"JPEGs must be decoded alike, by nvJPEG 13.0 on all nodes, got cpu"):
         Worker(made.orders)
     monkeypatch.setattr(work, "choose_decoding", lambda *_: Decoding("cuda:0"))
-    made.orders["settings"] = settings[0].as_dict()
+    made.orders["settings"] = asdict(settings[0])
     assert Worker(made.orders)._decoding == Decoding("cuda:0", takes_jpegs=False)
 
 
@@ -183,7 +183,7 @@ def quick_actor(monkeypatch):
 
 def answer_of(orders):
     actor = worker.Actor(orders)
-    return actor.load() or actor.answer(PART, SEGMENT.as_dict(), is_again=False)
+    return actor.load() or actor.answer(PART, asdict(SEGMENT), is_again=False)
 
 
 @pytest.mark.usefixtures("quick_actor")

@@ -7,7 +7,7 @@ import pytest
 
 from maskjet.detections import Detections
 from maskjet.masks import coco_rle
-from maskjet.masks.strips import count_inside, count_shared, cut_strips, move_mask
+from maskjet.masks.strips import count_inside, count_shared, cut_boxes, cut_masks, move_mask
 
 SIZE = (19, 23)
 
@@ -34,7 +34,7 @@ def masks():
 
 
 def cut_found(given):
-    return cut_strips(given.rle, given.xyxy, given.image_size)
+    return cut_boxes(given.xyxy, given.image_size) if given.rle is None else cut_masks(given.rle, given.image_size)
 
 
 def shifted(masks, moves):

@@ -10,7 +10,7 @@ from maskjet.drawing import Cutout, DrawStyle, Painter, Redaction, draw
 from maskjet.drawing.labels import arrange_labels
 from maskjet.drawing.shades import colour_tracks
 from maskjet.drawing.style import measure
-from maskjet.sources.counts import Count, CountedFrame
+from maskjet.sources.counts import Count
 from maskjet.sources.frames import Frame
 
 SIZE = (240, 320)
@@ -29,7 +29,7 @@ def found_at(*centres, ids):
 
 
 def paint(painter, found, index=0, stream=0, source="a.mp4", time_s=0.0, counts=()):
-    return painter.paint(CountedFrame(index, time_s, BLACK, source, "a", stream, counts), found)
+    return painter.paint(Frame(index, time_s, BLACK, source, "a", stream, counts), found)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 from contextlib import closing, contextmanager
-from dataclasses import fields
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -13,8 +13,7 @@ from maskjet.errors import InputError, MissingDependencyError
 from maskjet.outputs import events
 from maskjet.outputs.events import EventDelivery
 from maskjet.outputs.opening import open_sinks
-from maskjet.sources.counts import Count, CountedFrame, Event
-from maskjet.sources.source import Frame
+from maskjet.sources.counts import Count, Event
 from tests.detections.test_detections import tracked_detections
 from tests.outputs.outputs import frames, lines
 
@@ -27,7 +26,7 @@ def counted(count):
     for frame in frames(count):
         event = Event("gate", "out", 7, "car", (3.0, 4.5), 1.5 if frame.index else None)
         counts = [Count("gate", ((0, 0), (9, 9)), {}, {"car": 1}, events=[event])]
-        yield CountedFrame(**{each.name: getattr(frame, each.name) for each in fields(Frame)}, counts=counts)
+        yield replace(frame, counts=counts)
 
 
 @contextmanager

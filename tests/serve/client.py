@@ -138,7 +138,7 @@ def asking(**settings):
             if "model" in names:
                 fixtures["model"] = model
             async with served({"demo": model}, **settings) as client:
-                await client.service.warmed_up()
+                await client.service.warmed_up.wait()
                 await test(client=client, **fixtures)
 
         needed = dict.fromkeys(["model", *(name for name in names if name != "client")])

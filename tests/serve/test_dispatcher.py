@@ -324,7 +324,7 @@ async def test_over_http_the_gpu_decodes_plain_jpegs_and_the_cpu_all_others(mode
     plain = encoded(street, ".jpg")
     progressive = encoded(street, ".jpg", (cv2.IMWRITE_JPEG_PROGRESSIVE, 1))
     async with served({"demo": model}) as client:
-        await client.service.warmed_up()
+        await client.service.warmed_up.wait()
 
         async def ask_with(data):
             decoded.clear()
@@ -669,7 +669,7 @@ async def test_over_http_the_queue_and_the_deadline_are_statuses(model, street):
     held = Held(model)
     image = {"name": "image", "datatype": "UINT8", "shape": [1, 1, 3], "data": [1, 2, 3]}
     async with served({"demo": held}, queue=2, deadline_s=1) as client:
-        await client.service.warmed_up()
+        await client.service.warmed_up.wait()
         post = lambda: asyncio.ensure_future(client.post("/v1/predict", content=encoded(street)))  # noqa: E731
         running = [post()]
         await until(lambda: len(held.images) == 1)

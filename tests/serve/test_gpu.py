@@ -30,7 +30,7 @@ def captured(model):
 
 async def grown(client):
     """Wait until batches of all sizes are captured."""
-    await client.service.warmed_up()
+    await client.service.warmed_up.wait()
     dispatcher = client.service.dispatcher()
     while dispatcher.largest < dispatcher.batch:
         await asyncio.sleep(0.05)
@@ -102,7 +102,7 @@ async def test_jpegs_of_any_sizes_are_found_in_as_predict_finds_by_the_gpu(by_gp
 async def test_both_threads_are_warm_before_it_is_ready(on_gpu):
     async with served({"demo": on_gpu}, batch=2) as client:
         assert (await client.get("/health/ready")).status_code == 503
-        await client.service.warmed_up()
+        await client.service.warmed_up.wait()
         assert (await client.get("/health/ready")).status_code == 200
         await grown(client)
         kinds = {kind.partition(" to ")[0]: text for kind, text in on_gpu.report().graphs.items()}

@@ -443,7 +443,7 @@ async def test_the_place_of_a_source_is_free_when_its_thread_has_ended(model, ga
 
     monkeypatch.setattr(sources, "open_stream", wait_for_host)
     async with served({"demo": model}, token=TOKEN, allow_sources=True, sources=2) as client:
-        await client.service.warmed_up()
+        await client.service.warmed_up.wait()
         statuses = []
         for _ in range(5):
             answer = await client.post("/v1/sources", json={"url": "rtsp://camera/"}, headers=BEARER)

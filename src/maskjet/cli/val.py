@@ -30,18 +30,8 @@ maskjet val vehicles --model rf-detr-seg-nano --weights nano.pt --split test \\
 
 
 @with_config(
-    *(
-        "device",
-        "precision",
-        "runtime",
-        "engine",
-        "compile",
-        "implementation",
-        "resample",
-        *INPUT,
-        "max_detections",
-        *NMS,
-    )
+    *("device", "precision", "runtime", "engine", "compile", "implementation", "resample"),
+    *(*INPUT, "max_detections", *NMS),
 )
 def val(
     data: Annotated[

@@ -120,10 +120,7 @@ def _is_visible(xyxy: NDArray[np.float32], size_hw: tuple[int, int]) -> NDArray[
 
 
 def _frames(xyxy: NDArray[np.float64], size_hw: tuple[int, int], line: int) -> NDArray[np.int64]:
-    """Outer edges of the drawn frames; lines are centred on the boxes' edges, and moved into the image.
-
-    int64 [n, 4]: left, top, right, bottom, the last two exclusive; no side is shorter than a line's width.
-    """
+    """Outer edges of drawn frames, int64 [n, 4], the last two exclusive: centred on boxes' edges, within the image."""
     height, width = size_hw
     corners = np.rint(xyxy).astype(np.int64).reshape(-1, 2, 2)
     low = (corners.min(axis=1) - line // 2).clip(0, (width - line, height - line))

@@ -113,10 +113,7 @@ def _drawable(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _fit(name: str, before: str, after: str, room: int, measures: Measures) -> tuple[str, int]:
-    """Join the parts of a text that fits into `room` pixels; a wide name is cut or left out.
-
-    Returns the text and its width in pixels, "" and 0 if even without the name it is wider.
-    """
+    """Fit a text into `room` pixels, its name cut or left out; returns it and its width, "" and 0 if wider."""
     text = f"{before}{name}{after}".strip()
     width = _width(text, measures)
     kept = len(name)

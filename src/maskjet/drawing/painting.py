@@ -18,7 +18,6 @@ from maskjet.drawing.regions import HeldRegion, Region, grow, pick, unite
 from maskjet.drawing.replacing import replace
 from maskjet.drawing.style import DrawStyle, Redaction, Style
 from maskjet.errors import InputError
-from maskjet.sources.counts import counts_of
 
 if TYPE_CHECKING:
     from maskjet.sources.images import ImageLike
@@ -134,7 +133,7 @@ class Painter:
         canvas = frame.image if self._overwrites_frames else self._copy(frame)
         painted = _paint(canvas, detections, self._style, region, trails)
         if painted.shape[2] == 3:
-            draw_counts(painted, counts_of(frame))
+            draw_counts(painted, frame.counts)
         return painted
 
     def _copy(self, frame: Frame) -> NDArray[np.uint8]:
@@ -148,10 +147,7 @@ class Painter:
         return canvas
 
     def _hold(self, frame: Frame, detections: Instances) -> tuple[HeldRegion | None, Sequence[NDArray[np.float64]]]:
-        """Return a source's held region and its tracks' trails, None and () where the style needs none.
-
-        A list may have images and videos, so this is decided for each frame.
-        """
+        """Return a source's held region and its tracks' trails, None and () where the style or image needs none."""
         hold = self._style.hold if isinstance(self._style, Redaction) else 0
         drawn = self._style if isinstance(self._style, DrawStyle) else self._style.on_top
         ids = detections.track_id if drawn is not None and drawn.trails and frame.is_of_video else None

@@ -51,10 +51,7 @@ def _fill_cells(image: NDArray[np.uint8], sampled: Region, *, is_smooth: bool) -
 
 
 def _complete(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mean colour of cells, float64 [h, w, 3]; cells without pixels are interpolated from a coarser level.
-
-    `sums`, float64 [h, w, 4], has the sums of red, green and blue, and the number of pixels.
-    """
+    """Mean colour of cells, float64 [h, w, 3], from sums of RGB and counts [h, w, 4]; empty ones from coarser."""
     height, width = sums.shape[:2]
     counts = sums[..., 3:]
     means = sums[..., :3] / np.maximum(counts, 1)

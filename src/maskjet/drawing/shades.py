@@ -84,10 +84,7 @@ def _hues() -> NDArray[np.uint8]:
 
 
 def _to_rgb(lightness: NDArray[np.float64], share: NDArray[np.float64], hue: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Convert OKLCH to sRGB, uint8 [n, 3].
-
-    The chroma is a share, 0..1, of the most that sRGB shows, up to _MOST_CHROMA. The hue is in degrees.
-    """
+    """Convert OKLCH to sRGB, uint8 [n, 3]: chroma as a share of sRGB's most, up to _MOST_CHROMA, and hue in degrees."""
     chromas = np.linspace(0, _MOST_CHROMA, 65)[:, None]
     candidates = _to_linear(lightness, chromas, hue)  # [chromas, n, 3]
     is_shown = ((candidates > -1e-4) & (candidates < 1 + 1e-4)).all(axis=-1)

@@ -241,10 +241,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _read_yolo(file: Path, stated: Mapping[str, Any], values: Sequence[Any]) -> tuple[dict[str, Any], Counter[str]]:
-    """Convert YOLO to COCO: image ids count from 0 in order of names; category ids are those in labels.
-
-    Also returns how often what is left out. The values are folders and .txt lists of images.
-    """
+    """Convert YOLO's folders and .txt lists of images to COCO, with the labels' ids; also counts what is left out."""
     left_out, found = Counter[str](), [_find_below(file, stated.get("path"), value, _has_images) for value in values]
     places = {os.path.realpath(place): place for place in found}.values()
     with translate_errors(SourceError, f"{str(file)!r} must have a list as 'names', or names by number"):

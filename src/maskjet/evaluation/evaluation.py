@@ -73,13 +73,7 @@ def evaluate(
 
 
 def write_evaluation(folder: Path, outcome: Outcome, images: DataSet) -> list[Path]:
-    """Write report.json and a self-contained page.html; returns their paths.
-
-    Raises:
-        OutputError: A file can't be written.
-        SourceError: An image can't be read any more.
-        InputError: An image has changed.
-    """
+    """Write report.json and a self-contained page.html; returns their paths, and raises as `evaluate`."""
     paths = [folder / "report.json", folder / "page.html"]
     write_json(paths[0], outcome.report.as_dict(), "out")
     with replacing(paths[1]) as temporary:

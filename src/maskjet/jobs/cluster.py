@@ -20,12 +20,8 @@ from maskjet.host.extras import require
 from maskjet.jobs.local import ONE_THREAD
 
 _ANSWER_S = 10.0  # timeout of a connection to the cluster's head
-_PASSED = (
-    "TORCHINDUCTOR_CACHE_DIR",
-    "TRITON_CACHE_DIR",
-    "MASKJET_CACHE_DIR",
-    "MASKJET_LIMIT_",
-)  # prefixes of environment variables passed to workers
+# Prefixes of environment variables passed to workers.
+_PASSED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "MASKJET_CACHE_DIR", "MASKJET_LIMIT_")
 
 
 def import_ray() -> Any:

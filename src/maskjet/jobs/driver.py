@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +82,7 @@ def run(
         failures = Failures(folder)
         with closing(Plan(folder, segments, identity)) as planned:
             facts = {"version": __version__, "settings": identity}
-            orders = {"settings": settings.as_dict(), "out": out, "facts": facts}
+            orders = {"settings": asdict(settings), "out": out, "facts": facts}
 
             def report() -> None:
                 progress.planned, progress.is_planned = planned.planned, planned.is_complete

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from maskjet.errors import DeviceError
@@ -120,7 +120,7 @@ class LocalWorkers:
                 yield Outcome(part, failures=failures, is_written=False)
 
     def _send(self, worker: StartedWorker, part: str, segment: Segment) -> None:
-        worker.handle.send({"part": part, "segment": segment.as_dict(), "is_again": part in self._deaths})
+        worker.handle.send({"part": part, "segment": asdict(segment), "is_again": part in self._deaths})
 
     def _receive(self) -> Iterator[Outcome]:
         """Wait briefly for answers; yields their outcomes."""

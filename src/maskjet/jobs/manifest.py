@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ class Plan:
                 for segment in self._segments:
                     if self._is_stopped:
                         return
-                    line = {"part": digest(segment, self._identity), "segment": segment.as_dict()}
+                    line = {"part": digest(segment, self._identity), "segment": asdict(segment)}
                     lines.write(json.dumps(line).encode() + b"\n")
                     lines.flush()
                     self.planned += 1

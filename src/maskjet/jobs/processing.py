@@ -76,7 +76,7 @@ def process(
     for file in segment.files:
         storage.check_unchanged(file)
     names = {str(class_id): name for class_id, name in model.spec.class_names.items()}
-    about: dict[str, Any] = {"class_names": names, "segment": segment.as_dict()}
+    about: dict[str, Any] = {"class_names": names, "segment": asdict(segment)}
     threshold = model.tracker().threshold if track else None
     if track:
         about["track_threshold"] = threshold
@@ -150,10 +150,7 @@ def _detect(model: Model, source: Source, streaming: dict[str, Any]) -> Iterator
 
 
 class _Images(Source):
-    """The images of a segment; a frame's index is the image's position among the segment's files.
-
-    If they are grouped, images whose headers state the same size follow one another, so that they fill batches.
-    """
+    """The images of a segment, indexed by their place; if grouped, those of one size follow one another."""
 
     kind = "list"
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from maskjet.errors import DeviceError, UnsupportedError, first_line
@@ -65,7 +66,7 @@ class RayWorkers(LocalWorkers):
         return worker
 
     def _send(self, worker: StartedWorker, part: str, segment: Segment) -> None:
-        self._calls[worker.handle.answer.remote(part, segment.as_dict(), is_again=part in self._deaths)] = worker, part
+        self._calls[worker.handle.answer.remote(part, asdict(segment), is_again=part in self._deaths)] = worker, part
 
     def _receive(self) -> Iterator[Outcome]:
         if self._arrival is not None and time.monotonic() > self._arrival:

@@ -61,13 +61,9 @@ class Segment:
             return path
         return f"{path}#{self.first}-{'' if self.count is None else self.first + self.count - 1}"
 
-    def as_dict(self) -> dict[str, Any]:
-        """Convert to JSON types."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Segment:
-        """Convert back from the output of `as_dict`."""
+        """Convert back from the JSON types of `asdict`."""
         files = tuple(SourceFile(**file) for file in value["files"])
         entry = None if value["entry"] is None else Entry(**value["entry"])
         return cls(**{**value, "files": files, "entry": entry})
@@ -113,13 +109,9 @@ class Settings:
             weights=None if weights is None else str(Path(weights).absolute()),
         )
 
-    def as_dict(self) -> dict[str, Any]:
-        """Convert to JSON types."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Settings:
-        """Convert back from the output of `as_dict`."""
+        """Convert back from the JSON types of `asdict`."""
         classes = value["classes"]
         return cls(
             **{
@@ -157,5 +149,5 @@ def digest(segment: Segment, identity: Mapping[str, Any]) -> str:
     The identity is what `Settings.identity` returned; for a video's frames, JPEGs' decoder does not count.
     """
     settings = {name: value for name, value in identity.items() if not (segment.is_video and name == "jpeg_decoder")}
-    text = json.dumps({"segment": segment.as_dict(), "settings": settings}, sort_keys=True, ensure_ascii=True)
+    text = json.dumps({"segment": asdict(segment), "settings": settings}, sort_keys=True, ensure_ascii=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

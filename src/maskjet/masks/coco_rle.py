@@ -324,11 +324,7 @@ def _read_string(data: NDArray[np.uint8], counts: Counts, most: int) -> tuple[in
 
 @compiled("int64(Array(uint8, 1, 'C', True), int64[::1], int64, int64[:, ::1], int64[::1])")
 def _read_strings(data: NDArray[np.uint8], lengths: Ints, pixels: int, spans: Ints, firsts: Ints) -> int:
-    """Decode concatenated RLE strings into `spans` and `firsts`; see `Runs`.
-
-    Returns:
-        The number of masks read, before the first that is malformed or has another number of pixels.
-    """
+    """Decode RLE strings into `spans` and `firsts`, see `Runs`; returns the number before the first malformed one."""
     begin, filled = 0, 0
     counts = np.empty(lengths.max() if len(lengths) else 0, np.int64)
     for mask in range(len(lengths)):

@@ -52,10 +52,7 @@ def _rotate(spans: Ints, firsts: Ints, height: int, corners: NDArray[np.float64]
 
 @compiled("int64[:, ::1](Array(int64, 2, 'C', True), int64)")
 def _find_hull(spans: Ints, height: int) -> Ints:
-    """Corners of the convex hull of a mask's pixels' areas, int64 [h, 2] (x, y), clockwise as seen.
-
-    A monotone chain over the columns' upper ends, from left to right, then over their lower ends.
-    """
+    """Corners of the convex hull of a mask's pixel areas, int64 [h, 2] (x, y), clockwise as seen; a monotone chain."""
     columns, found = np.empty((4 * len(spans), 3), np.int64), 0  # x, top and bottom
     for start, end in spans:
         first, last = start // height, (end - 1) // height

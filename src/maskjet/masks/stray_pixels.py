@@ -43,20 +43,16 @@ def clip_runs(runs: Runs, xyxy: NDArray[np.float32]) -> Runs:
     windows = np.hstack([np.floor(corners.min(axis=1)), np.ceil(corners.max(axis=1))])
     windows[np.isnan(windows).any(axis=1)] = 0, 0, width, height
     windows = windows.clip(0, (width, height, width, height)).astype(np.int64)
-    most = count_pieces(runs)
+    most = count_pieces(runs.spans, height)
     limits.check("masks_bytes", _BYTES * most, "keep_mask_pixels() needs")
     spans, firsts = np.empty((most, 2), np.int64), np.zeros_like(runs.firsts)
     clip_spans(runs.spans, runs.firsts, windows, height, spans, firsts)
     return Runs(runs.size_hw, spans[: firsts[-1]], firsts)
 
 
-def count_pieces(runs: Runs) -> int:
-    """Number of pieces after cutting all runs at column ends; an upper bound for `cut`."""
-    return _count_pieces(runs.spans, max(runs.size_hw[0], 1))
-
-
 @compiled("int64(Array(int64, 2, 'C', True), int64)")
-def _count_pieces(spans: Spans, height: int) -> int:
+def count_pieces(spans: Spans, height: int) -> int:
+    """Number of pieces after cutting all runs at column ends; an upper bound for `cut`."""
     count = 0
     for start, end in spans:
         count += (end - 1) // height - start // height + 1

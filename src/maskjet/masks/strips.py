@@ -35,23 +35,10 @@ STRIPS = types.NamedTuple((numba.int32[:, ::1], numba.int64[::1], numba.int64[:,
 """Type of `Strips` in compiled functions."""
 
 
-def cut_strips(rles: Sequence[coco_rle.RLE] | None, xyxy: NDArray[np.float32], size_hw: tuple[int, int]) -> Strips:
-    """Cut the masks of detections into strips; without masks, their boxes, rounded outwards to whole pixels.
-
-    Raises:
-        InputError: As in `cut_masks`.
-    """
-    return cut_boxes(xyxy, size_hw) if rles is None else cut_masks(rles, size_hw)
-
-
 def cut_masks(rles: Sequence[coco_rle.RLE], size_hw: tuple[int, int]) -> Strips:
-    """Cut masks of one size into strips.
-
-    Raises:
-        InputError: A mask is malformed, or they need more memory than `limits.masks_bytes`.
-    """
+    """Cut masks of one size into strips; raises InputError if one is malformed, or they exceed `limits.masks_bytes`."""
     runs = coco_rle.to_runs(rles, size_hw)
-    limits.check("masks_bytes", _BYTES * (most := count_pieces(runs)), "masks need")
+    limits.check("masks_bytes", _BYTES * (most := count_pieces(runs.spans, size_hw[0])), "masks need")
     return _cut_runs(runs.spans, runs.firsts, runs.size_hw, most)
 
 

@@ -19,7 +19,6 @@ from maskjet.host.extras import require
 from maskjet.outputs.lines import TextFile
 from maskjet.outputs.sink import Sink
 from maskjet.sources.containers import shown_name
-from maskjet.sources.counts import counts_of
 from maskjet.sources.frames import Frame
 
 SUFFIX = ".events.jsonl"
@@ -54,7 +53,7 @@ def parse_url(url: str) -> SplitResult:
 def _texts(frame: Frame) -> Iterator[str]:
     """Yield a frame's events as JSON texts."""
     about = {"index": frame.index, "time_s": frame.time_s, "source": frame.source}
-    for count in counts_of(frame):
+    for count in frame.counts:
         for event in count.events:
             yield json.dumps(about | {name: value for name, value in vars(event).items() if value is not None})
 

@@ -15,7 +15,6 @@ from maskjet.detections import Detections
 from maskjet.errors import InputError, OutputError
 from maskjet.host.files import TemporaryFile, naming
 from maskjet.outputs.sink import Sink
-from maskjet.sources.counts import counts_of
 from maskjet.sources.frames import Frame, Source
 
 
@@ -112,8 +111,8 @@ def line(frame: Frame, detections: Detections, digest: str | None = None, *, rot
     about: dict[str, Any] = {"index": frame.index, "time_s": frame.time_s, "source": frame.source, "name": frame.name}
     if digest is not None:
         about["digest"] = digest
-    if counts := counts_of(frame):
-        about["counts"] = {count.name: count.as_dict() for count in counts}
+    if frame.counts:
+        about["counts"] = {count.name: count.as_dict() for count in frame.counts}
     return json_line(about | detections.as_dict(rotated_boxes=rotated_boxes))
 
 

@@ -121,10 +121,7 @@ class Outputs:
         return set(_identities(self.sources))
 
     def _open_each(self, pairs: Iterable[tuple[str, AnySource]], taken: set[Path]) -> list[Sink]:
-        """Open paths with their sources, all or none; videos get colours and audio from open sources only.
-
-        `taken` are the paths of the pictures and labels so far, none of which is taken again.
-        """
+        """Open paths with their sources, all or none; no path of a picture or label in `taken` is taken again."""
         pairs = list(pairs)
         videos = sum(kind_of(out) == "video" for out, _ in pairs)
         video_class = VideoProcess if drawing_process.prepare(videos) else AnnotatedVideo

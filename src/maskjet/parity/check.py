@@ -91,7 +91,7 @@ class Agreement:
             min_box_iou=min(kept.box_ious, default=1.0),
             mean_mask_iou=float(np.mean(kept.mask_ious)) if kept.mask_ious else None,
             min_mask_iou=min(kept.mask_ious, default=None),
-            equal_strings=kept.equal_strings,
+            equal_strings=sum(kept.strings_are_equal),
         )
 
 
@@ -168,15 +168,10 @@ class CheckReport(measuring.MeasuredReport):
 
 
 def check(expected: Record, actual: Record, *, confidences: Sequence[float] = ()) -> CheckReport:
-    """Compare the detections of two variants, image by image.
+    """Compare the detections of two variants, the first the reference, image by image.
 
-    Args:
-        expected: The reference.
-        actual: The record compared with it.
-        confidences: Confidences from which to count again; all detections are counted in any case.
-
-    Raises:
-        InputError: The records are of different images, or a confidence is not 0..1.
+    All detections are counted, and those from each of the confidences again. Raises InputError if the records are of
+    different images, or a confidence is not 0..1.
     """
     for confidence in confidences:
         check_fraction("confidence", confidence)

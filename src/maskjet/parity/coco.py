@@ -70,10 +70,9 @@ def evaluate(
     truth: Entry,
     results: Mapping[str, Sequence[Entry]],
     *,
-    baseline: str | None = None,
     on_progress: Callable[[], object] = lambda: None,
 ) -> PrecisionReport:
-    """Score variants against the truth, and each against the baseline.
+    """Score variants against the truth, and each against the first, the baseline.
 
     Equal to pycocotools' COCOeval, bit for bit. In mask AP a detection's size is its mask's area, as with COCO's own
     results files, which have no boxes beside masks. Neither truth nor results are changed.
@@ -83,7 +82,6 @@ def evaluate(
         results: COCO results by variant: image_id, category_id, score, and bbox (x, y, width, height), segmentation, a
             compressed RLE, or both, of the truth's images and categories. A kind is scored only if truth and all
             variants have it.
-        baseline: A key of results; None takes the first.
         on_progress: Called for each kind after each variant.
 
     Raises:
@@ -91,7 +89,7 @@ def evaluate(
         MissingDependencyError: hotcoco is not installed.
     """
     kinds, notes = check_kinds(truth, results)
-    baseline = baseline or next(iter(results))
+    baseline = next(iter(results))
     if len(truth["categories"]) > _MOST_CATEGORIES:
         raise InputError(f"truth must have at most {_MOST_CATEGORIES:,} categories, got {len(truth['categories']):,}.")
     if "segm" in kinds:

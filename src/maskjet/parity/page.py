@@ -41,19 +41,10 @@ def write_page(
     images: Iterable[Image],
     precision: PrecisionReport | None = None,
 ) -> None:
-    """Write a self-contained HTML file without scripts.
+    """Write a self-contained HTML file without scripts, with the images of `found.worst`, uint8 [H, W, 3] RGB.
 
-    Args:
-        path: The file to write.
-        found: The comparison.
-        verdicts: Limits and measured values; none if nothing was limited.
-        records: The records compared, the expected one first.
-        images: The images of `found.worst`, uint8 [H, W, 3] RGB.
-        precision: mAP of both; None leaves it out.
-
-    Raises:
-        OutputError: The file can't be written.
-        InputError: The images are not those of the records.
+    The expected record comes first; `precision` is the mAP of both. Raises OutputError if the file can't be written,
+    and InputError if the images are not those of the records.
     """
     one, other = records
     worst = [(each, one.images[each.number], other.images[each.number]) for each in found.worst]
@@ -76,14 +67,10 @@ def write_page(
 
 
 def render(name: str, sides: tuple[str, str], maker: str, words: Mapping[DifferenceKind, str], **fields: Any) -> bytes:
-    """Render a page as HTML.
+    """Render a template of this package, the page's text around the pictures, as HTML.
 
-    Args:
-        name: Template in this package with the page's text around the pictures.
-        sides: What expected and actual detections are called.
-        maker: Last line of the page.
-        words: Texts of kinds of difference; others are shown with their amount.
-        **fields: Values for the template, among them `worst`, the pictures of `draw_worst`.
+    `sides` are what expected and actual detections are called, `maker` is the last line, `words` are texts of kinds of
+    difference; others are shown with their amount. Among the template's fields is `worst`, of `draw_worst`.
     """
     environment = jinja2.Environment(
         autoescape=True,

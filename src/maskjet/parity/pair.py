@@ -66,11 +66,6 @@ class Pairing:
         return len(self.extra_confidences)
 
     @property
-    def equal_strings(self) -> int:
-        """Number of matched pairs whose masks have the same RLE, byte for byte."""
-        return sum(self.strings_are_equal)
-
-    @property
     def found(self) -> int:
         """Number of matched pairs and unmatched detections."""
         return self.matched + self.missing + self.extra

@@ -80,7 +80,8 @@ class Record:
         categories = _by_name(truth["categories"], "name", "categories")
         taken, results = set[str](), list[dict[str, Any]]()
         for each in self.images:
-            tails = map("/".join, _tails(PurePosixPath(each.name).parts))
+            parts = PurePosixPath(each.name).parts
+            tails = ("/".join(parts[start:]) for start in range(len(parts)))
             name = next((tail for tail in tails if tail in images), None)
             if name is None or name in taken:
                 times = "twice" if name else "missing"
@@ -246,11 +247,6 @@ def _read_image(fields: Mapping[str, Any], names: Mapping[int, str], number: int
 def _expect(is_right: object, message: str) -> None:
     if not is_right:
         raise ValueError(f"{message}.")
-
-
-def _tails(parts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The ends of a path, the longest first."""
-    return (parts[start:] for start in range(len(parts)))
 
 
 def _by_name(entries: Sequence[Mapping[str, Any]], field: str, what: str) -> dict[str, Mapping[str, Any]]:

@@ -87,17 +87,10 @@ class Certificate(MeasuredReport):
 
 
 class Certifier:
-    """Compares quantised files with the float32 network on the same images.
+    """Compares quantised files with the float32 network, `model`, which runs once on all images that certify.
 
-    Args:
-        model: The network, which runs once on all images that certify.
-        weights: Digest of its weights.
-        images: The images.
-        budget: As for `quantize`.
-        on_progress: As for `quantize`.
-
-    Raises:
-        InputError: The images show nothing, or the annotations have none of the model's classes.
+    `weights` is the digest of its weights; `budget` and `on_progress` are as for `quantize`. Raises InputError if the
+    images show nothing, or the annotations have none of the model's classes.
     """
 
     def __init__(

@@ -75,10 +75,7 @@ def create_app(
 
 
 class _Shortcut:
-    """Calls the inference routes directly, as FastAPI's routing takes longer than their own Python code.
-
-    FastAPI still has the routes, for the OpenAPI document and for requests below a prefix.
-    """
+    """Calls inference routes directly, as FastAPI's routing, kept for OpenAPI and prefixes, is slower than they."""
 
     def __init__(self, app: ASGIApp) -> None:
         routes: list[Any] = [*v1.router.routes, *v2.router.routes]

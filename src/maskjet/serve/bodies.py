@@ -34,12 +34,7 @@ class EncodedImage:
 
 
 async def read(request: Request) -> bytes:
-    """Read a request's body; `guard` limits its bytes and seconds.
-
-    Raises:
-        ProblemError: 408, 413 or 429; 415, it is compressed.
-        GoneError: The client went away.
-    """
+    """Read a request's body, limited by `guard`; raises ProblemError, 415 if it is compressed, or GoneError."""
     encoding = request.headers.get("content-encoding", "identity").lower()
     if encoding != "identity":
         raise problems.ProblemError(

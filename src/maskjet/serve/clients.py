@@ -15,12 +15,7 @@ _QUICK_S = 0.02  # most work is faster, and needs no second task
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, _R]) -> _R:
-    """Run work for a client whose request has been read; a disconnect cancels it.
-
-    Raises:
-        GoneError: The client has gone.
-        Exception: Any error of the work.
-    """
+    """Run work for a client whose request has been read; a disconnect cancels it, and raises GoneError."""
     task, watching, has_gone = asyncio.current_task(), set[asyncio.Task[None]](), False
     assert task is not None
 

@@ -283,10 +283,6 @@ class Dispatcher:
             return self._waiting
         return [ticket for ticket in self._waiting if not ticket.tiles]
 
-    def _in_turn(self, tickets: Sequence[Ticket]) -> list[Ticket]:
-        """Tickets in the order of their turns: first those of the other kind than the last one, each kind by age."""
-        return sorted(tickets, key=lambda each: each.is_alone is self._was_alone[_DETECTING])
-
     def _may_start(self) -> bool:
         """Whether a batch may start: at least as many images wait as are under way; called with the lock held."""
         has_permit = not self._is_paused and self._batches < self._permits
@@ -301,7 +297,8 @@ class Dispatcher:
         """Take the tickets of one batch, in turn, if it may start; called with the lock held."""
         if not self._may_start():
             return []
-        ready = self._in_turn(self._ready())
+        # First those of the other kind than the last one, each kind by age.
+        ready = sorted(self._ready(), key=lambda each: each.is_alone is self._was_alone[_DETECTING])
         options = ready[0].options
         most = self.largest if options.tiling.tile is None else 1  # whose tiles fill batches
         taken = [ticket for ticket in ready if ticket.options == options][:most]

@@ -39,11 +39,11 @@ _log = logging.getLogger("maskjet.serve")
 
 
 class Guard:
-    """Refuses requests before any work, and limits their bodies."""
+    """Refuses requests before any work, by limits, token, address, Host and Origin; limits their bodies."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service, self._settings = app, service, service.settings
-        self._access = _AccessControl(service.settings)
+        self._token = None if self._settings.token is None else _digest(self._settings.token)
         self._concurrent = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,7 +77,7 @@ class Guard:
             if self._concurrent > self._settings.connections:
                 raise problems.unavailable(f"The service has {self._settings.connections} requests under way.")
             try:
-                self._access.check(scope, headers, is_open=path in OPEN or path.startswith(OPEN_FOLDER))
+                self._check_access(scope, headers, is_open=path in OPEN or path.startswith(OPEN_FOLDER))
             except ValueError:  # raised by urlsplit
                 raise problems.bad_request("Host and Origin must be those of URLs, they are not.") from None
         length = headers.get("content-length", "0")
@@ -86,20 +86,8 @@ class Guard:
         if len(length) > _MOST_DIGITS or int(length) > self._settings.body_bytes:
             raise problems.too_large(f"The body has {length[:30]} bytes, the limit is {self._settings.body_bytes:,}.")
 
-
-class _AccessControl:
-    """Decides who may send requests: by token, address, Host and Origin."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._token = None if settings.token is None else _digest(settings.token)
-
-    def check(self, scope: Scope, headers: Headers, *, is_open: bool) -> None:
-        """Check a request by its headers and the address that it came to.
-
-        Raises:
-            ProblemError: 401, the token is missing or wrong; 403, another machine or another site's page sent it.
-        """
+    def _check_access(self, scope: Scope, headers: Headers, *, is_open: bool) -> None:
+        """Check the token or, without one, address, Host and Origin; raises ProblemError 401 or 403."""
         if self._token is None:
             if not self._settings.insecure:
                 self._check_address(scope)

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 router = APIRouter(tags=["health"])
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-_LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 _IMAGES = (1, 2, 4, 8, 16, 32)
-_BEAT_S = 0.01
 
 
 class Metrics:
@@ -43,26 +41,11 @@ class Metrics:
         self.dropped = counter("maskjet_frames_dropped", "Frames left out for newer ones, by source.", ("source",))
         self.jpegs_on_cpu = counter("maskjet_jpegs_on_cpu", "JPEGs that the GPU leaves to the CPU.", ("reason",))
         self.streams = gauge("maskjet_streams", "WebSockets that are open.")
-        text = f"How late the event loop was for what is due every {1000 * _BEAT_S:g} ms."
-        self.loop_lag = histogram("maskjet_loop_lag_seconds", text, buckets=_LAGS)
-        self.most_loop_lag = gauge("maskjet_loop_lag_most_seconds", "The most that the event loop was late.")
         self.registry.register(_OnScrape(lambda: _collect_state(dispatchers, is_ready())))
 
     def watch_sources(self, states: Callable[[], Mapping[str, SourceState]]) -> None:
         """Add metrics of sources; `states` returns their states by id."""
         self.registry.register(_OnScrape(lambda: _collect_sources(states())))
-
-    async def watch_loop(self) -> None:
-        """Measure the lag of the event loop, until cancelled."""
-        loop, most = asyncio.get_running_loop(), 0.0
-        while True:
-            due = loop.time() + _BEAT_S
-            await asyncio.sleep(_BEAT_S)
-            lag = max(0.0, loop.time() - due)
-            self.loop_lag.observe(lag)
-            if lag > most:
-                most = lag
-                self.most_loop_lag.set(most)
 
     def text(self) -> bytes:
         """The samples in Prometheus' text format."""

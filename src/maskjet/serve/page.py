@@ -19,22 +19,11 @@ mimetypes.add_type("image/webp", ".webp")  # known to Python from 3.13 on
 
 # Scripts and styles from this server alone, none inline; no HTML from strings (trusted types). The user's pictures and
 # videos are blobs. connect-src 'self' includes this server's WebSocket.
-_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' blob:",
-        "media-src blob:",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",
-        "trusted-types 'none'",
-    )
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
 )
-
 HEADERS = {
     "Cache-Control": "no-cache",  # revalidated by ETag, so that a new version shows at once
     "Content-Security-Policy": _POLICY,

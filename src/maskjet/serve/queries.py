@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, get_args
@@ -22,6 +22,15 @@ Masks = Literal["rle", "polygons", "none"]
 """Format of masks in an answer."""
 _TEXT = {"type": "string"}
 _SHARE = r"\d(\.\d{1,17})?"
+_FORMS: Mapping[str, tuple[str, str]] = {
+    "masks": ("|".join(get_args(Masks)), f"one of {', '.join(get_args(Masks))}"),
+    "tolerance": (r"\d{1,4}(\.\d{1,4})?", "pixels, 0..9999"),
+    "max_detections": (r"\d{1,9}", "a whole number"),
+    "nms": (_SHARE, "a number 0..1"),
+    "overlap": (_SHARE, "a number 0..0.9"),
+    **dict.fromkeys(("track", "full", "rotated_boxes"), ("true|false", "true or false")),
+}
+"""Regular expressions of values, and what they must be, in messages."""
 _MOST_KEPT = 1000  # longest query string to cache, in bytes
 
 _PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -104,21 +113,10 @@ def _parse(text: bytes, default: Settings, is_stream: bool) -> tuple[str | None,
             raise problems.bad_request(
                 f"The query must have parameters that it knows, got {name!r}{suggest(name, _PARAMETERS)}"
             )
-    masks = given.get("masks", "rle")
-    if masks not in get_args(Masks):
-        raise problems.bad_request(f"masks must be one of {', '.join(get_args(Masks))}, got {masks!r}.")
-    tolerance = given.get("tolerance", "0")
-    if not re.fullmatch(r"\d{1,4}(\.\d{1,4})?", tolerance, re.ASCII):
-        raise problems.bad_request(f"tolerance must be pixels, 0..9999, got {tolerance!r}.")
-    most = given.get("max_detections")
-    if most is not None and not re.fullmatch(r"\d{1,9}", most, re.ASCII):
-        raise problems.bad_request(f"max_detections must be a whole number, got {most!r}.")
-    nms = given.get("nms")
-    if nms is not None and not re.fullmatch(_SHARE, nms, re.ASCII):
-        raise problems.bad_request(f"nms must be a number 0..1, got {nms!r}.")
-    for name in ("track", "full", "rotated_boxes"):
-        if given.get(name, "true") not in ("true", "false"):
-            raise problems.bad_request(f"{name} must be true or false, got {given[name]!r}.")
+    for name, (form, expected) in _FORMS.items():
+        if name in given and not re.fullmatch(form, given[name], re.ASCII):
+            raise problems.bad_request(f"{name} must be {expected}, got {given[name]!r}.")
+    most, nms = given.get("max_detections"), given.get("nms")
     options = Options(
         _parse_threshold(given.getlist("threshold")),
         None if "classes" not in given else tuple(name.strip() for name in given["classes"].split(",")),
@@ -127,7 +125,8 @@ def _parse(text: bytes, default: Settings, is_stream: bool) -> tuple[str | None,
         _parse_tiling(given, default),
     )
     rotated_boxes, is_tracked = (given.get(name) == "true" for name in ("rotated_boxes", "track"))
-    return given.get("model"), options, masks, float(tolerance), rotated_boxes, is_tracked  # type: ignore[return-value]
+    masks: Any = given.get("masks", "rle")
+    return given.get("model"), options, masks, float(given.get("tolerance", 0)), rotated_boxes, is_tracked
 
 
 def _parse_threshold(texts: Sequence[str]) -> float | tuple[tuple[str, float], ...] | None:
@@ -149,11 +148,6 @@ def _parse_threshold(texts: Sequence[str]) -> float | tuple[tuple[str, float], .
 
 def _parse_tiling(given: QueryParams, default: Settings) -> Tiling:
     """Tiling from query parameters, with the service's settings as defaults."""
-    tile, overlap = given.get("tile", default.tile), given.get("overlap")
-    if overlap is not None and not re.fullmatch(_SHARE, overlap, re.ASCII):
-        raise problems.bad_request(f"overlap must be a number 0..0.9, got {overlap!r}.")
-    share = default.overlap if overlap is None else float(overlap)
+    tile = given.get("tile", default.tile)
     is_full = given["full"] == "true" if "full" in given else default.full
-    if tile == "none":
-        return UNCUT
-    return Tiling(parse_tile(tile), share, is_full)
+    return UNCUT if tile == "none" else Tiling(parse_tile(tile), float(given.get("overlap", default.overlap)), is_full)

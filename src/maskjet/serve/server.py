@@ -142,10 +142,10 @@ class Server(uvicorn.Server):
         self._announcing = asyncio.ensure_future(self._wait())
 
     async def _wait(self) -> None:
-        await self._service.warmed_up()
+        await self._service.warmed_up.wait()
         if self._service.is_warm and not self._service.is_draining:
             self._announce()
-        await self._service.until_failure()
+        await self._service.broken.wait()
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -71,12 +71,7 @@ class Reservation:
         """Bytes taken."""
 
     def take(self, count: int) -> None:
-        """Take bytes.
-
-        Raises:
-            ProblemError: 413, the request needs more than the limit; 429, other requests hold too many.
-            GoneError: The context has ended.
-        """
+        """Take bytes; raises ProblemError 413 above the limit, 429 if others hold too many, or GoneError."""
         memory, needed = self._memory, self._held + self.taken + count
         if needed > memory.most:
             raise problems.too_large(f"The request needs {needed:,} bytes of memory, the limit is {memory.most:,}.")
@@ -160,7 +155,8 @@ class Service:
         }
         self.metrics = Metrics(self.dispatchers, lambda: self.is_ready)
         self._warming = set(self.dispatchers)
-        self._failed, self._warmed = asyncio.Event(), asyncio.Event()  # `_warmed` is also set after a failure
+        self.warmed_up, self.broken = asyncio.Event(), asyncio.Event()
+        """Set once each model has answered frames or failed, and once a device has failed."""
 
     @property
     def is_warm(self) -> bool:
@@ -174,11 +170,7 @@ class Service:
         return self.is_warm and are_others and not self.is_draining and self.failure is None
 
     def dispatcher(self, name: str | None = None) -> Dispatcher:
-        """Dispatcher of a model by name; the first one for None.
-
-        Raises:
-            ProblemError: 404, there is no such model; 503, the service has failed.
-        """
+        """Dispatcher of a model, None for the first; raises ProblemError 404 without it, 503 after a failure."""
         if self.failure is not None:
             raise problems.unavailable(self.failure)
         if name is None:
@@ -210,24 +202,12 @@ class Service:
         self._loop = asyncio.get_running_loop()
         for dispatcher in self.dispatchers.values():
             dispatcher.start()
-        self._watching = asyncio.ensure_future(self._keep_house())
-
-    async def _keep_house(self) -> None:
-        await self.warmed_up()  # compilation holds the interpreter lock
-        await asyncio.gather(self.metrics.watch_loop(), self._return_memory())
+        self._watching = asyncio.ensure_future(self._return_memory())
 
     async def _return_memory(self) -> None:
         while True:
             await asyncio.sleep(_FREED_S)
             await asyncio.to_thread(process.return_freed_memory)
-
-    async def warmed_up(self) -> None:
-        """Wait until each model has answered frames or failed."""
-        await self._warmed.wait()
-
-    async def until_failure(self) -> None:
-        """Wait until the device has failed."""
-        await self._failed.wait()
 
     async def end_streams(self) -> None:
         """Close the WebSockets after the frames in flight, within `Settings.drain_s`."""
@@ -255,7 +235,7 @@ class Service:
         """A model has answered its first frames; see `dispatcher.Observer`."""
         self._warming.discard(model)
         if self.is_warm:
-            self._set(self._warmed)
+            self._set(self.warmed_up)
 
     def batch_done(self, model: str, images: int, queue_s: Sequence[float], predict_s: float) -> None:
         """Record a batch's measurements; see `dispatcher.Observer`."""
@@ -267,8 +247,8 @@ class Service:
     def failed(self, error: Exception) -> None:
         """A model can't be used any more; see `dispatcher.Observer`."""
         self.failure, self.error = self.failure or str(error), self.error or error
-        self._set(self._failed)
-        self._set(self._warmed)
+        self._set(self.broken)
+        self._set(self.warmed_up)
 
     def _set(self, event: asyncio.Event) -> None:
         """Set an event; from any thread."""

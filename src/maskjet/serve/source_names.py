@@ -52,11 +52,7 @@ def redact(text: str, location: str) -> str:
 
 
 def check_url(text: str) -> str:
-    """Check a client's URL, which is no path or device; returns it with its scheme in lower case.
-
-    Raises:
-        ProblemError: 400, it is of another scheme, malformed or not printable.
-    """
+    """Check a client's URL, which is no path or device, and lower its scheme; raises ProblemError 400 for others."""
     scheme, _, rest = text.partition("://")
     url = f"{scheme.lower()}://{rest}"
     try:

@@ -75,12 +75,7 @@ async def sources(request: Request) -> dict[str, Any]:
     return {"sources": [source.as_dict() for source in _sources(request).all()]}
 
 
-@router.post(
-    "/v1/sources",
-    status_code=201,
-    openapi_extra={"requestBody": _BODY},
-    response_class=JSONResponse,
-)
+@router.post("/v1/sources", status_code=201, openapi_extra={"requestBody": _BODY}, response_class=JSONResponse)
 async def add_source(request: Request) -> Response:
     """Only where the setting allow_sources lets clients who have the token do so."""
     _check_may_change(request.app.state.service)
@@ -105,9 +100,7 @@ async def remove_source(request: Request, identity: _Id) -> Response:
 
 
 @router.get(
-    "/v1/sources/{id}/events",
-    responses={200: {"content": {"text/event-stream": {}}}},
-    response_class=StreamingResponse,
+    "/v1/sources/{id}/events", responses={200: {"content": {"text/event-stream": {}}}}, response_class=StreamingResponse
 )
 async def events(request: Request, identity: _Id) -> Response:
     """Server-sent events until the source ends. For a reader that is too slow the oldest are left out."""

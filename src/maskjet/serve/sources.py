@@ -243,12 +243,7 @@ class Sources:
         options: Options | None = None,
         track: bool = False,
     ) -> WatchedSource:
-        """Watch a source from now on.
-
-        Raises:
-            ProblemError: 403, the setting `sources` is 0; 404, no such model; 429, the limit is reached.
-            InputError: An option does not fit the model.
-        """
+        """Watch a source; raises ProblemError 403 (no sources), 404 (no model) or 429 (too many), or InputError."""
         if not self._service.settings.sources:
             raise problems.ProblemError(403, "no-sources", "This service watches no sources: its setting sources is 0.")
         self._removed = [each for each in self._removed if each.thread.is_alive()]
@@ -260,13 +255,7 @@ class Sources:
         dispatcher.check(options)
         name = name or shown_name(location)
         source = WatchedSource(
-            self._free_id(name),
-            location,
-            name,
-            dispatcher,
-            options,
-            service=self._service,
-            track=track,
+            self._free_id(name), location, name, dispatcher, options, service=self._service, track=track
         )
         self._by_id[source.id] = source
         source.thread.start()

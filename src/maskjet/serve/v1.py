@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import orjson
@@ -31,10 +31,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["application/json", "image/jpeg", "image/png"]
 
-PREDICT = "/v1/predict"
-"""Path of the inference route, the most frequent one."""
 router = APIRouter(tags=["maskjet"], responses=problems.RESPONSES)
-_KINDS: tuple[Kind, ...] = ("application/json", "image/jpeg", "image/png")
+_KINDS: tuple[Kind, ...] = get_args(Kind)
 _SUFFIXES: Mapping[str, str] = {"image/jpeg": ".jpg", "image/png": ".png"}
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 _IMAGES = {
@@ -54,7 +52,7 @@ _MOST_ACCEPT = 1000  # characters; 30,000 types would hold the event loop for 20
 
 
 @router.post(
-    PREDICT,
+    "/v1/predict",
     openapi_extra={"parameters": PARAMETERS, "requestBody": _IMAGES},
     responses={200: _ANSWERS},
     response_class=Response,

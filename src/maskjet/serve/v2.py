@@ -135,12 +135,7 @@ class _Inference:
         self._service, self._start = service, asyncio.get_running_loop().time()
 
     async def run(self, body: bytes, json_bytes: int) -> tuple[bytes, int | None]:
-        """Answer the request, as `v2_codec.write_response` does, that of several images in a thread.
-
-        Args:
-            body: The request's body; memory for it is reserved already.
-            json_bytes: Length of the JSON; the bytes after it are the input's.
-        """
+        """Answer a request, whose first `json_bytes` are JSON, as `v2_codec.write_response` does."""
         service = self._service
         with service.memory.reserve(len(body)) as reservation:
             reservation.take(_JSON_FACTOR * json_bytes)

@@ -39,14 +39,10 @@ class ImageTensor(Fields):
 
 
 def read_images(tensor: ImageTensor, binary: memoryview, most_images: int, most_pixels: int) -> list[Any]:
-    """Read the images of the single input; its bytes may be all those after the JSON.
+    """Read the images of the single input, uint8 [H, W, 3] that share memory with `binary`, or image files, unchecked.
 
-    Returns:
-        uint8 [H, W, 3] that share memory with `binary`; or contents of image files, unchecked.
-
-    Raises:
-        ProblemError: 413, there are more images, or they have more pixels.
-        InputError: The input is not as described in `v2_codec`.
+    `binary` may be all bytes after the JSON. Raises ProblemError 413 for more images or pixels, and InputError for an
+    input that is not as described in `v2_codec`.
     """
     if tensor.parameters.shared_memory_region is not None:
         raise InputError("image must be in the request's body, as this service has no shared memory.")

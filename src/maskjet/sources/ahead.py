@@ -54,12 +54,7 @@ def is_encoded(value: object) -> bool:
 
 
 def read_encoded(value: Any, name: str) -> Encoded:
-    """Read an image given as a path, `file:` URL or file content, which is called `name` in messages.
-
-    Raises:
-        InputError: It is another URL.
-        SourceError: The file can't be read.
-    """
+    """Read an image's file, `file:` URL or content, called `name` in messages; raises InputError or SourceError."""
     if isinstance(value, bytes):
         return Encoded(value, name)
     path = path_of_image(value, name)
@@ -96,19 +91,11 @@ def load_ahead(
     decoding: Decoding = ON_CPU,
     on_fallback: Callable[[str], object] = lambda _: None,
 ) -> Generator[Loaded]:
-    """Prefetch and decode images within limits on files and bytes; closing it cancels pending ones.
+    """Prefetch and decode images, each read by a function in a thread, within limits on files and bytes.
 
-    Args:
-        reads: A function for each image that reads it, called in a thread. Iterated over ahead, so it must not wait.
-        decoding: Where JPEGs are decoded: those that the GPU does not take, the CPU decodes as it does all others.
-        on_fallback: Called with the reason for each JPEG that the CPU decodes although the GPU was to do it.
-
-    Yields:
-        Each image in order, or the InputError of reading or decoding it.
-
-    Raises:
-        DeviceError: The GPU failed.
-        Exception: Any other error of reading.
+    The functions are iterated over ahead, which must not wait; closing this cancels pending ones. Yields each image in
+    order, or the InputError of reading or decoding it. `on_fallback` gets the reason for each JPEG that the CPU decodes
+    although the GPU was to do it. Raises DeviceError if the GPU failed, and any other error of reading.
     """
     rest = iter(reads)
     first = list(islice(rest, 2))

@@ -66,12 +66,7 @@ def guess_matrix(picture: VideoFrame) -> int | None:
 
 
 def read_picture_format(picture: VideoFrame, pixel_aspect: Fraction | None) -> PictureFormat:
-    """The colours and pixel aspect of a decoded picture, upright; missing or invalid values are guessed.
-
-    Args:
-        picture: Picture as it comes from the decoder.
-        pixel_aspect: Pixel aspect ratio its stream states; None or 0 if it states none.
-    """
+    """Colours and pixel aspect of a decoded picture, upright; what it and its stream do not state, or 0, is guessed."""
     matrix = int(picture.colorspace)
     if matrix not in _COMPANIONS:
         matrix = guess_picture_format((picture.height, picture.width)).matrix

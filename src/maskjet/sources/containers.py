@@ -165,11 +165,7 @@ def open_container(name: str, hwaccel: HWAccel | None = None) -> av.container.In
 
 
 def live_packets(container: av.container.InputContainer, stream: av.VideoStream) -> Iterator[av.Packet[Any]]:
-    """The packets of a live source's video.
-
-    Raises:
-        FFmpegError: It broke off, or fell silent, even if its sound goes on.
-    """
+    """The packets of a live source's video; FFmpegError if it breaks off or falls silent, even if its sound goes on."""
     came = time.monotonic()
     for packet in container.demux():
         if packet.stream is stream:

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from maskjet.sources.source import Frame
-
 Points = tuple[tuple[float, float], ...]
 """Points (x, y) in pixels."""
 
@@ -63,19 +61,6 @@ class Count:
 
     def __str__(self) -> str:
         return describe_count(self.name, self.as_dict(), by_class=True)
-
-
-@dataclass(frozen=True, eq=False)
-class CountedFrame(Frame):
-    """A frame with counts, as `maskjet.tracking.Counting` returns it; outputs show them."""
-
-    counts: Sequence[Count] = ()
-    """Counts of lines and zones up to this frame."""
-
-
-def counts_of(frame: Frame) -> Sequence[Count]:
-    """Counts that a frame carries, none if it was not counted."""
-    return frame.counts if isinstance(frame, CountedFrame) else ()
 
 
 def describe_count(name: str, counts: Mapping[str, Mapping[str, Any]], *, by_class: bool) -> str:

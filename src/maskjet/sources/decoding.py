@@ -39,12 +39,7 @@ class Decoding:
     """Whether the GPU decodes JPEGs, too."""
 
     def jpeg_decoder(self) -> JPEGDecoder:
-        """The GPU's decoder of JPEGs.
-
-        Raises:
-            UnsupportedError: The GPU has none, or its library can't be used.
-            MissingDependencyError: Its library is not installed.
-        """
+        """The GPU's decoder of JPEGs; raises UnsupportedError or MissingDependencyError if it has none."""
         from maskjet.sources.nvjpeg import jpeg_decoder
 
         return jpeg_decoder(self.device)

@@ -39,11 +39,7 @@ def _suffix_of(path: str | os.PathLike[str]) -> str:
 
 
 def mode_of(text: str) -> int | None:
-    """The mode bits (`st_mode`) of a file; None if it does not exist.
-
-    Raises:
-        SourceError: The file system does not tell.
-    """
+    """The mode bits (`st_mode`) of a file, None if it does not exist; raises SourceError if it can't be told."""
     try:
         return Path(text).stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -53,11 +49,7 @@ def mode_of(text: str) -> int | None:
 
 
 def mode_of_source(text: str) -> int | None:
-    """The mode bits of a file; None for a glob.
-
-    Raises:
-        SourceError: The file does not exist, or the file system does not tell.
-    """
+    """The mode bits of a file, None for a glob; raises SourceError if the file does not exist, or as `mode_of`."""
     mode = mode_of(text)
     if mode is None and not glob.has_magic(text):
         raise SourceError(f"source must exist, {text!r} does not.")
@@ -81,11 +73,7 @@ def list_folder(folder: str, *, recursive: bool = False) -> list[Path]:
 
 
 def match_glob(pattern: str) -> list[Path]:
-    """The files and folders that match a glob, in natural order, without FIFOs, sockets and devices.
-
-    Raises:
-        SourceError: Nothing matches, or a folder can't be read.
-    """
+    """Files and folders that match a glob, in natural order, no FIFOs, sockets or devices; SourceError without any."""
     with translate_errors(SourceError, f"source must be readable, {pattern!r} is not"):
         matches = map(Path, glob.glob(pattern, recursive=True))  # noqa: PTH207
         found = sorted(filter(_may_be_read, matches), key=_natural)

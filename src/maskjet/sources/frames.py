@@ -197,14 +197,10 @@ def _refuse_animation(path: Path) -> None:
 def _open_folder(text: str, opening: Opening, *, recursive: bool) -> Source:
     files = list_folder(text, recursive=recursive)
     images = list(filter(is_image_path, files))
-    videos = sum(map(is_video_path, files))
-    if videos and not images:
-        raise SourceError(
-            f"source must be a folder with images, {text!r} has none, but {videos} video{'s'[: videos > 1]}: open each "
-            "that maskjet.expand_sources finds."
-        )
     if not images:
-        raise SourceError(f"source must be a folder with images, {text!r} has none.")
+        videos = sum(map(is_video_path, files))
+        but = f", but {videos} video{'s'[: videos > 1]}: open each that maskjet.expand_sources finds" if videos else ""
+        raise SourceError(f"source must be a folder with images, {text!r} has none{but}.")
     return ListSource(images, text, opening, Path(text) if recursive else None, are_images=True)
 
 

@@ -104,11 +104,7 @@ def to_pixels(value: Any, name: str) -> Image | torch.Tensor:
 
 
 def path_of_image(value: str | os.PathLike[str], name: str) -> Path:
-    """The path of an image file, given as a path or `file:` URL; `name` is the image's in messages.
-
-    Raises:
-        InputError: It is another URL.
-    """
+    """The path of an image file, given as a path or `file:` URL; InputError, which calls it `name`, for other URLs."""
     text = path_of_url(os.fspath(value))
     if is_stream(text) and not is_camera(text):
         raise InputError(f"{name} must be a file or in memory, got {shown_name(text)!r}: download an image first.")
@@ -198,11 +194,7 @@ class ImageReference:
         self._position = position
 
     def image(self) -> Image | None:
-        """The image as uint8 [H, W, 3] RGB; None if it was freed.
-
-        Raises:
-            SourceError: The file can't be read any more.
-        """
+        """The image as uint8 [H, W, 3] RGB, None if it was freed; raises SourceError if its file can't be read."""
         if self.path is not None:
             return read_image(self.path)
         given = self._given()

@@ -31,20 +31,11 @@ class VideoPart:
 
 
 def cut_video(name: str, *, seconds: float = 10.0) -> list[VideoPart]:
-    """Cut a video into parts that begin at key frames; decodes only two key frames.
+    """Cut a video into parts that begin at key frames, and last for so many seconds at least but for the last one.
 
-    The parts joined are the whole video: `open_part` gives the frames that `open_source` gives.
-
-    Args:
-        name: Path of the video.
-        seconds: Least length of a part, above 0, but for the last one; it ends at the next key frame.
-
-    Returns:
-        The parts in order; the last one goes to the end. At most 16 if reading begins at the beginning of the file for
-        each, as seeking finds no packets in its format. One part, if the index of no key frame is certain.
-
-    Raises:
-        SourceError: The video can't be opened.
+    The parts joined are the whole video; only two key frames are decoded. There are at most 16 where seeking finds no
+    packets in the file's format, as each is read from the beginning, and one if the index of no key frame is certain.
+    Raises SourceError if the video can't be opened.
     """
     entries = find_entries(name, seconds, most_counted=_MOST_COUNTED)
     if not any(_holds(name, entry) for entry in (*entries[:1], *entries[-1:])):
@@ -64,24 +55,12 @@ def _holds(name: str, entry: Entry) -> bool:
 
 
 def open_part(name: str, part: VideoPart, *, every: int = 1, decoding: Decoding = ON_CPU) -> Source | None:
-    """Open a part of a video: its frames whose index in the whole video is a multiple of `every`.
+    """Open a part of a video: its frames whose index in the whole video is a multiple of `every`, None without any.
 
-    Args:
-        name: Path of the video.
-        part: A part of `cut_video`, or one without its entry, which is always exact, but decodes from the beginning.
-        every: Distance between two frames given, in frames.
-        decoding: Where it is decoded.
-
-    Returns:
-        The opened source, whose frames have the index, time and pixels that they have in the whole video; None if the
-        part has no frame at a multiple of `every`.
-
-    Raises:
-        CannotEnterError: The part's entry does not hold; also while frames are read. Drop the frames that came, and
-            open the part without its entry.
-        SourceError: The video can't be opened.
-        InputError: `part` or `every` is out of range.
-        DeviceError: The GPU failed; also while frames are read.
+    Frames have the index, time and pixels that they have in the whole video. CannotEnterError, also while they are
+    read, means that the part's entry does not hold: drop the frames that came, and open the part without its entry,
+    which is always exact, but decodes from the beginning. Raises InputError for what `cut_video` does not give, else as
+    `open_video_source`.
     """
     every = select_frames(every).every
     is_placed = part.entry is None or (part.entry.index == part.first and part.entry.packets >= 0)

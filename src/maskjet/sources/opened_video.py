@@ -41,11 +41,7 @@ class OpenedVideo:
 
 
 def open_video(url: str, decoding: Decoding = ON_CPU) -> OpenedVideo:
-    """Open a video on the device that is to decode it; for a GPU, a file is opened twice.
-
-    Raises:
-        SourceError: It can't be opened, or as `open_container`.
-    """
+    """Open a video on the device that is to decode it, a file for a GPU twice; raises as `open_container`."""
     if decoding.device == "cpu":
         return _open_on_cpu(url)
     if is_stream(url):

@@ -53,10 +53,7 @@ def orientation_of_jpeg(data: bytes, descriptions: Sequence[bytes]) -> int:
 
 
 def _find_in_exif(descriptions: Sequence[bytes]) -> int | None:
-    """Fast path: the orientation in a JPEG's single Exif segment; None if Pillow must parse it.
-
-    Pillow takes 0.3 ms with the GIL.
-    """
+    """Fast path: the orientation in a JPEG's single Exif segment; None if Pillow must parse it, 0.3 ms with the GIL."""
     exif = descriptions[0][6:]
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif[:4])
     if len(descriptions) > 1 or descriptions[0][:6] != b"Exif\0\0" or order is None:

@@ -67,11 +67,7 @@ def check_jpeg(data: bytes) -> PlainJPEG | str:
 
 
 def choose_gpu(data: bytes) -> PlainJPEG | str | None:
-    """Choose whether the GPU decodes an image file that is a JPEG.
-
-    Returns:
-        The JPEG, or why the CPU must decode it; None for another format, or where `limits.image_pixels` is exceeded.
-    """
+    """The JPEG if a GPU decodes a file, or why the CPU must; None for other formats, or above `limits.image_pixels`."""
     found = check_jpeg(data) if data.startswith(b"\xff\xd8") else None
     is_too_large = isinstance(found, PlainJPEG) and math.prod(found.size_hw) > limits.image_pixels
     return None if is_too_large else found
@@ -94,10 +90,7 @@ class _Header:
         self.is_jfif = self.has_other_colours = False
 
     def read(self, data: bytes) -> str | None:
-        """Read all segments up to the scan; returns why the CPU must decode the file, if that is known now.
-
-        Nothing may be there twice, as decoders need not agree on which one counts.
-        """
+        """Read all segments up to the scan, none twice; returns why the CPU must decode, if known now."""
         if not data.startswith(b"\xff\xd8"):
             return "no JPEG"
         for _ in range(_MOST_SEGMENTS):
@@ -211,11 +204,7 @@ def _search(bits: np.uint64, data: Bytes, position: int, is_dc: bool) -> int:
 
 @compiled("boolean(Array(uint8, 1, 'C', True), int64, boolean, int32[::1], int32[::1])")
 def _fill_tables(data: Bytes, position: int, is_dc: bool, singles: Entries, several: Entries) -> bool:
-    """Fill look-up tables over _LOOKED_UP bits: for the first code, and for all codes that end within them.
-
-    Returns:
-        Whether the table, whose counts and symbols are within the file, is valid as libjpeg has it.
-    """
+    """Fill tables over _LOOKED_UP bits, for the first code and for all that end within; returns if it is valid."""
     first, symbol = 0, position + 16
     for length in range(1, 17):
         for _ in range(int(data[position + length - 1])):
@@ -274,18 +263,10 @@ def _find_end(
 ) -> int:
     """Decode the Huffman codes of a scan, to verify it up to its end marker.
 
-    Args:
-        data: The file.
-        start: Position of the first code.
-        units: The smallest parts that have blocks of all components.
-        interval: Units between two restart markers; 0 without them.
-        luma_blocks: Blocks of the first component in a unit.
-        blocks: Blocks of all components in it.
-        tables: Positions of two tables of codes for DC, two for AC, all within the file; 0 for none.
-        chosen: The tables of each component, as in the scan's header.
-
-    Returns:
-        Position behind the end marker that follows the codes; otherwise as in _FAULTS.
+    A unit is the smallest part that has blocks of all components, `luma_blocks` of the first; restart markers are
+    `interval` units apart, 0 without them. `tables` are positions of two tables of codes for DC and two for AC, all
+    within the file, 0 for none; `chosen` are those of each component. Returns the position behind the end marker that
+    follows the codes; otherwise as in _FAULTS.
     """
     singles = np.zeros(len(tables) << _LOOKED_UP, np.int32)
     several = np.zeros(len(tables) << _LOOKED_UP, np.int32)

@@ -93,11 +93,7 @@ EVERYTHING = Selection()
 
 
 def select_frames(every: int = 1, start: int | str = 0, limit: int | None = None) -> Selection:
-    """Check the arguments of `open_source` that select frames.
-
-    Raises:
-        InputError: An argument is not as described there.
-    """
+    """Check the arguments of `open_source` that select frames; raises InputError for others."""
     check_count("every", every)
     if limit is not None:
         check_count("limit", limit)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from maskjet.sources.conversion import HeldPicture
+    from maskjet.sources.counts import Count
     from maskjet.sources.picture import Picture
 
 
@@ -51,6 +52,8 @@ class Frame:
     """Name of the image, its path if it has one; for a video, the video's name, "#" and the index."""
     stream: int = 0
     """Index of the frame's source among those read in parallel, from 0."""
+    counts: Sequence[Count] = ()
+    """Counts of lines and zones up to this frame, which outputs show; none if it was not counted."""
 
     @cached_property
     def image(self) -> NDArray[np.uint8]:
@@ -150,11 +153,7 @@ class Source(ABC):
         self._reader = threading.Lock()  # acquired by the first reader and never released
 
     def __iter__(self) -> Iterator[Frame]:
-        """The frames, for one reader only.
-
-        Raises:
-            InputError: The source is being read, or has been read.
-        """
+        """The frames, for one reader only; raises InputError if there is or was another."""
         if not self._reader.acquire(blocking=False):
             raise InputError(f"source must be read once, {self.name!r} is or was read already: open it once more.")
         return self._measured(self._read())

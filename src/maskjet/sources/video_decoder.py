@@ -24,13 +24,10 @@ class CannotEnterError(SourceError):
 
 
 class VideoDecoder:
-    """Decodes a video from its beginning or an entry, and accounts for every packet.
+    """Decodes a video from its beginning or a key frame, its entry, and accounts for every packet.
 
-    Args:
-        video: The opened video.
-        entry: Key frame at which decoding begins; None for the beginning.
-        exact_until: Index up to which the frames behind the entry must surely be those of the whole video; None if they
-            need not.
+    The frames behind the entry, up to the index `exact_until`, must surely be those of the whole video; None if they
+    need not.
     """
 
     def __init__(self, video: OpenedVideo, entry: Entry | None = None, *, exact_until: float | None = None) -> None:

@@ -71,11 +71,7 @@ class _Key:
 
 
 def find_entry(name: str, selection: Selection) -> Entry | None:
-    """Find the last entry at or before a selection's start; None if decoding must begin at the start.
-
-    Raises:
-        SourceError: The video can't be opened.
-    """
+    """Find the last entry at or before a selection's start, or None; SourceError if the video can't be opened."""
     with _open_index(name, selection) as index:
         failures = 0
         for key in reversed(index.keys):

@@ -15,14 +15,7 @@ import av.error
 from maskjet import limits
 from maskjet.errors import FrameError, InputError, SourceError, device_error
 from maskjet.sources.colours import read_picture_format
-from maskjet.sources.containers import (
-    files_of,
-    interruptible,
-    is_stream,
-    reason,
-    shown_name,
-    translate_ffmpeg_errors,
-)
+from maskjet.sources.containers import files_of, interruptible, is_stream, reason, shown_name, translate_ffmpeg_errors
 from maskjet.sources.conversion import HeldPicture
 from maskjet.sources.decoding import ON_CPU, Decoding
 from maskjet.sources.losses import Loss, announced_length

@@ -35,11 +35,7 @@ class TileFrame(Frame):
 class Tiles:
     """Cuts the frames of a call and merges detections; several threads may cut, one merges.
 
-    Args:
-        engine: What detects on them.
-        tiling: How frames are cut.
-        chosen: Which detections are reported.
-        threshold: Confidence that detections to report exceed; weaker ones are merged apart. None if there are none.
+    With a threshold, detections up to it are merged apart, so that they change nothing of those to report.
     """
 
     def __init__(self, engine: Engine, tiling: Tiling, chosen: Postprocessing, threshold: float | None = None) -> None:

@@ -93,38 +93,25 @@ def cut_tiles(
         [Tile(top=80, left=640, height=640, width=640), Tile(top=0, left=0, height=720, width=1280)]
     """
     Tiling(tile, overlap, full)  # raises for invalid values
-    if tile == "auto":
+    if isinstance(tile, str):  # "auto"
         height, width = (max(side, _LEAST_SIDE) for side in input_hw)
         asked = _enlarge(size_hw, (height, width), overlap, min(most, MOST_AUTO))
     else:
-        _check_tiles(size_hw, tile, overlap, most)
-        asked = _sides(tile)
+        asked = (tile, tile) if isinstance(tile, int) else (tile[0], tile[1])
+        if (count := _count(size_hw, asked, overlap)) > most:
+            least = _enlarge(size_hw, asked, overlap, most)
+            raise InputError(
+                f"tile must be {least[0] if isinstance(tile, int) else least} or larger, or 'auto', for frames of "
+                f"{size_hw[1]} × {size_hw[0]} pixels with overlap {overlap}: at most {most} tiles, got {tile}, which "
+                f"gives {count:,}."
+            )
     (height, tops), (width, lefts) = (_cut_side(*each, overlap) for each in zip(size_hw, asked, strict=True))
     tiles = [Tile(top, left, height, width) for top in tops for left in lefts]
     return [*tiles, Tile(0, 0, *size_hw)] if full and len(tiles) > 1 else tiles
 
 
-def _check_tiles(size_hw: tuple[int, int], tile: TileSize, overlap: float, most: int) -> None:
-    """Raise InputError if a frame would be cut into more than `most` tiles; the error names a size that works."""
-    if isinstance(tile, str):
-        return  # "auto" is enlarged until there are few
-    asked = _sides(tile)
-    if (count := _count(size_hw, asked, overlap)) > most:
-        least = _enlarge(size_hw, asked, overlap, most)
-        raise InputError(
-            f"tile must be {least[0] if isinstance(tile, int) else least} or larger, or 'auto', for frames of "
-            f"{size_hw[1]} × {size_hw[0]} pixels with overlap {overlap}: at most {most} tiles, got {tile}, which gives "
-            f"{count:,}."
-        )
-
-
-def _sides(tile: int | tuple[int, int]) -> tuple[int, int]:
-    """(height, width) of a tile that is given as that, or as one side."""
-    return (tile, tile) if isinstance(tile, int) else (tile[0], tile[1])
-
-
 def _cut_side(side: int, asked: int, overlap: float) -> tuple[int, list[int]]:
-    """Tile side and tile offsets along one side of a frame, after `check_count`."""
+    """Tile side and tile offsets along one side of a frame."""
     length, grain, gaps = _spread(side, asked, overlap)
     return length, [grain * (number * ((side - length) // grain) // max(gaps, 1)) for number in range(gaps + 1)]
 

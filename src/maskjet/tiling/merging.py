@@ -59,19 +59,10 @@ class Things(NamedTuple):
 
 
 def merge(found: Sequence[Detections], tiles: Sequence[Tile], size_hw: tuple[int, int], most: int) -> Detections:
-    """Merge the detections of a frame's tiles; see the top of this file for the rules.
+    """Merge the detections of a frame's tiles, most confident first; see the top of this file for the rules.
 
-    Args:
-        found: Detections of each tile, in its own coordinates; all with masks, or none, and then boxes are compared.
-        tiles: The tiles of a grid, and perhaps the full image.
-        size_hw: (height, width) of the frame in pixels.
-        most: Most detections to return.
-
-    Returns:
-        Detections of the frame, most confident first.
-
-    Raises:
-        InputError: A mask is malformed, or the masks need more memory than `limits.masks_bytes`.
+    Each tile's are in its own coordinates, all with masks, or none, and then boxes are compared. Raises InputError if a
+    mask is malformed, or the masks need more memory than `limits.masks_bytes`.
     """
     height, width = size_hw
     things = merge_tiles(found, tiles, size_hw, most)
@@ -244,10 +235,7 @@ def _have_common_tile(following: Ints, tile: Ints, one: int, two: int) -> bool:
 def _group(
     pairs: Ints, areas: Ints, is_cut: Bools, is_judged: Bools, tile: Ints, class_id: NDArray[np.int32], agrees: float
 ) -> Ints:
-    """Group pieces, most confident first, by the rules at the top of this file, from sorted pairs.
-
-    Returns the first piece of each one's group, -1 for those dropped.
-    """
+    """Group pieces, most confident first, by the rules above; returns each one's first piece, -1 if dropped."""
     count = len(areas)
     groups, is_whole = np.arange(count), ~is_cut
     iou = pairs[:, 2] / (pairs[:, 3] + pairs[:, 4] - pairs[:, 2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import cv2
@@ -16,7 +16,7 @@ from maskjet.checks import check_count
 from maskjet.detections import Detections, are_finite
 from maskjet.errors import InputError
 from maskjet.masks import coco_rle
-from maskjet.sources.counts import Count, CountedFrame, Event, Points
+from maskjet.sources.counts import Count, Event, Points
 from maskjet.sources.source import Frame
 
 Anchor = Literal["corners", "center", "bottom"]
@@ -256,12 +256,12 @@ class Counting:
         self._counters = counters
         self._by_stream: dict[int, Sequence[Line | Zone]] = {}
 
-    def update(self, frame: Frame, found: Detections) -> CountedFrame:
+    def update(self, frame: Frame, found: Detections) -> Frame:
         """Count the next frame's detections, as `Line.update` does; returns the frame with its counts."""
         if frame.stream not in self._by_stream:
             self._by_stream[frame.stream] = copy.deepcopy(self._counters)
         counts = [each.update(found, frame.time_s) for each in self._by_stream[frame.stream]]
-        return CountedFrame(**{each.name: getattr(frame, each.name) for each in fields(Frame)}, counts=counts)
+        return replace(frame, counts=counts)
 
 
 def parse_counters(texts: Sequence[str]) -> list[Line | Zone]:

@@ -29,14 +29,10 @@ _LEAST_IOU = 0.3  # of an instance's boxes in frames up to `Tuning.tentative_s` 
 
 
 def correct_ids(rows: NDArray[Any], times_s: Floats) -> None:
-    """Give detections the id that their instance has in later frames.
+    """Give detections, `ROW` [n] in the order of frames, the id that their instance has in later frames.
 
     Rows without a track, -1, that lead to one get its id; the others get numbers below -1, one for each thing. A young
-    track that ends where an older one is found again was that one.
-
-    Args:
-        rows: `ROW` [n] in the order of frames, changed.
-        times_s: float64 [frames]: times of the frames in seconds.
+    track that ends where an older one is found again was that one. `times_s` are float64 [frames], in seconds.
     """
     tracks, tuning = group_rows(rows), Tuning()
     first = {number: int(rows["frame"][own[0]]) for number, own in tracks.items()}

@@ -128,10 +128,7 @@ def _take(scores: Floats, track_of: Ints) -> None:
 
 @compiled(numba.float64(TRACKS, numba.int64, BOX, numba.int64, numba.int64, CONSTANTS))
 def _fit(tracks: Tracks, i: int, box: Floats, area: int, class_id: int, tuning: Tuning) -> float:
-    """Score a detection against class, place and area of lost track i; `NEVER` if it does not fit.
-
-    What comes out from behind something may be smaller.
-    """
+    """Score a detection against class, place and area of lost track i, smaller ones if it was hidden; or `NEVER`."""
     row, sigmas, away = tracks.rows[i], 0.0, 0.0
     if tracks.votes[i].argmax() != class_id:
         return NEVER

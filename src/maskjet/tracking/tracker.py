@@ -12,7 +12,7 @@ from maskjet.checks import check_fraction
 from maskjet.detections import Detections
 from maskjet.errors import InputError
 from maskjet.jit import Ints, compiled
-from maskjet.masks.strips import cut_strips, types
+from maskjet.masks.strips import cut_boxes, cut_masks, types
 from maskjet.tracking.matching import adopt, compare, match
 from maskjet.tracking.tracks import (
     CONSTANTS,
@@ -107,7 +107,9 @@ class Tracker:
             self._tracks = self._tracks._replace(votes=np.pad(self._tracks.votes, ((0, 0), (0, len(new)))))
             return self._read(found)
         is_moved = np.zeros(len(found), np.bool_) if found.moved is None else found.moved > 0
-        return Given(found.image_size, *fields, is_moved, cut_strips(found.rle, found.xyxy, found.image_size))
+        size_hw, rles = found.image_size, found.rle
+        masks = cut_boxes(found.xyxy, size_hw) if rles is None else cut_masks(rles, size_hw)
+        return Given(size_hw, *fields, is_moved, masks)
 
 
 _FIELDS = (
@@ -153,17 +155,8 @@ def _update(
 ) -> tuple[Tracks, int, float, Ints, Ints]:
     """Update tracks with a frame's detections, in one compiled call, as several would mostly cost call overhead.
 
-    Args:
-        tracks: The tracks of the frame before; changed.
-        given: The detections.
-        times: When the tracker began, -inf for now; when the frame before was, and when this one is.
-        next_id: The next free id.
-        threshold: As `Tracker` has it.
-        tuning: As `Tracker` has it.
-
-    Returns:
-        The tracks, the next free id, and when the tracker began; of the detections ids and columns of classes,
-        int64 [n].
+    `times` are when the tracker began, -inf for now, when the frame before was, and when this one is. Returns the
+    tracks, the next free id, and when the tracker began; of the detections ids and columns of classes, int64 [n].
     """
     began_s, last_s, time_s = times
     predict(tracks.rows, time_s - last_s, last_s, tuning)

@@ -147,10 +147,7 @@ def predict(rows: Rows, passed_s: float, last_s: float, tuning: Tuning) -> None:
 def _find_hidden_edges(
     edges: Floats, box: Floats, size_hw: tuple[int, int], is_cut: bool, depth: float, is_hidden: Bools
 ) -> None:
-    """Find the edges of a track that its detection does not show, bool [4].
-
-    Those well within the predicted ones, if the thing is cut; and those at the image's border.
-    """
+    """Find edges that a detection does not show, bool [4]: well inside, if it is cut, or at the border."""
     for k in range(4):
         axis = k % 2
         inwards = box[k] - edges[k] if k < 2 else edges[k] - box[k]

@@ -38,7 +38,7 @@ def write_video(
     frames: int = 538,
     seed: int = 0,
     density: float = 1.0,
-    on_progress: OnProgress | None = None,
+    on_progress: OnProgress = lambda: None,
 ) -> None:
     """Write an H.264 video of a street, 30 frames a second. Same arguments, same bytes.
 
@@ -69,8 +69,7 @@ def write_video(
         for index in range(frames):
             image = street.frame(index).image
             container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
-            if on_progress:
-                on_progress()
+            on_progress()
         container.mux(stream.encode(None))
 
 
@@ -80,7 +79,7 @@ def write_coco(
     images: int,
     size_hw: tuple[int, int] = (720, 1280),
     seed: int = 0,
-    on_progress: OnProgress | None = None,
+    on_progress: OnProgress = lambda: None,
 ) -> None:
     """Write stills of random streets as a COCO data set. Same arguments, same bytes.
 
@@ -114,8 +113,7 @@ def write_coco(
             raise OutputError(f"directory must be writable, {str(directory)!r} is not.")
         listed.append({"id": image_id, "file_name": name, "height": size_hw[0], "width": size_hw[1]})
         found += annotate(scene, image_id, len(found) + 1)
-        if on_progress:
-            on_progress()
+        on_progress()
     data_set = {
         "info": {"description": f"maskjet traffic, seeds {seed}..{seed + images - 1}"},
         "licenses": [],

@@ -65,10 +65,7 @@ def rewrite(node: ir.Node) -> None:
 
 
 def _stack(node: ir.Node, first: ir.Value) -> None:
-    """Replace a Loop by one without carried values.
-
-    With zero iterations the output takes the initial value's shape.
-    """
+    """Replace a Loop by one without carried values; with zero iterations the output takes the initial value's shape."""
     graph, result = node.graph, node.outputs[0]
     assert graph is not None, "a candidate is in a graph"
     build = Builder(node, "loop_concat")
