@@ -292,6 +292,8 @@ def main(descriptor: int, lines: int) -> None:
         threading.Thread(target=_obey, args=(connection, run.stop), daemon=True).start()
         error = None
         try:
+            model = run.load()  # before the cameras are opened, whose frames would wait meanwhile
+            run.load = lambda: model
             run_together(run, found, partial(_open_outputs, outputs), partial(_report, connection, run))
         except Exception as caught:
             error = caught
