@@ -10,7 +10,7 @@ from maskjet.cli import app as product
 from tests.cli.command_line import call
 
 COMMANDS = (
-    *("ablation", "capture", "conversion", "host_time", "images", "jobs", "jpegs", "network", "onnx_files"),
+    *("ablation", "cameras", "capture", "conversion", "host_time", "images", "jobs", "jpegs", "network", "onnx_files"),
     *("ops", "pictures", "probe", "reach", "replay", "resampling", "runtimes", "serve", "serve_soak", "soak", "study"),
     *("supervision_masks", "tensorrt.engines", "tiles", "tiles_streets", "tracking", "two_stage", "video"),
 )

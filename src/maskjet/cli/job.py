@@ -19,6 +19,7 @@ from maskjet.cli.options import (
     JsonOption,
     ModelOption,
     WeightsOption,
+    every_device,
     option,
     parse_processes,
     print_result,
@@ -197,7 +198,7 @@ def _make_workers(where: PlaceOptions, config: EngineConfig) -> MakeWorkers:
 
         if workers is not None:
             raise InputError(f"workers must come with --ray, got {workers} alone. On this machine choose --devices.")
-        places = choose(where.devices or _every_device(config), config.check_cpu, parse_processes(where.processes))
+        places = choose(where.devices or every_device(config), config.check_cpu, parse_processes(where.processes))
         return lambda orders: LocalWorkers(orders, places, choose_streams(places))
     for name in ("devices", "processes"):
         if (value := getattr(where, name)) not in (None, "auto"):
@@ -222,7 +223,7 @@ def _jpeg_decoder(ray: str | None, devices: str | None, config: EngineConfig) ->
     name = name_nvjpeg()
     if ray is not None or name == "cpu":
         return name
-    names = {place.device for place in choose(devices or _every_device(config), config.check_cpu)}
+    names = {place.device for place in choose(devices or every_device(config), config.check_cpu)}
     return name if "cpu" not in names and (config.decoder == "cuda" or _decode_jpegs(names)) else "cpu"
 
 
@@ -233,13 +234,6 @@ def _decode_jpegs(devices: Collection[str]) -> bool:
         return not subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=_PROBE_S).returncode
     except subprocess.TimeoutExpired:
         return False
-
-
-def _every_device(config: EngineConfig) -> str:
-    """Default of --devices."""
-    if config.device != "auto":
-        return config.device
-    return "all" if config.resolve_device().type == "cuda" else "cpu"
 
 
 @contextmanager

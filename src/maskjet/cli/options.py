@@ -79,6 +79,13 @@ def parse_processes(text: str) -> int | None:
     return int(text)
 
 
+def every_device(config: EngineConfig) -> str:
+    """The devices of worker processes: all GPUs unless one is chosen, else the CPU."""
+    if config.device != "auto":
+        return config.device
+    return "all" if config.resolve_device().type == "cuda" else "cpu"
+
+
 def completing(choices: Sequence[str]) -> Callable[[str], list[str]]:
     """Return a shell completion function; without a match, the shell completes files."""
     return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]

@@ -21,7 +21,9 @@ from maskjet.cli.options import (
     DepthOption,
     ModelOption,
     WeightsOption,
+    every_device,
     option,
+    parse_processes,
     switch,
     with_config,
     with_label_options,
@@ -228,6 +230,15 @@ def run(
             panel=ENGINE_PANEL,
         ),
     ] = None,
+    processes: Annotated[
+        str,
+        option(
+            "N|auto",
+            "Processes per GPU, or on the CPU, over which cameras and files read side by side are spread; each has its "
+            "own decoders, model and outputs. One that dies is started again. auto: as many as fill a GPU.",
+            panel=ENGINE_PANEL,
+        ),
+    ] = "1",
 ) -> None:
     """Find things in images and video; write video, JSON or pictures."""
     process.keep_freed_memory()
@@ -315,8 +326,28 @@ def run(
     )
     if writing.record:
         job.writing["record"] = job.describe
+    places = []
+    if processes != "1":
+        from maskjet.host.devices import choose
+
+        for name, is_given in (("show", show), ("record", writing.record)):
+            if is_given:
+                raise InputError(f"{name} must be left out with several processes, got --processes {processes}.")
+        if not is_together:
+            raise InputError(
+                f"processes must be 1 for one source, or several that are read in turn, got {processes}; files are "
+                "read at once with --side-by-side."
+            )
+        places = choose(every_device(config), config.check_cpu, parse_processes(processes))[: len(found)]
     try:
-        (run_together if is_together else run_in_turn)(job, found, outs)
+        if len(places) > 1:
+            from maskjet.cli.spreading import spread
+
+            spread(job, found, outs, places)
+        elif is_together:
+            run_together(job, found, partial(job.check_outputs, outs))
+        else:
+            run_in_turn(job, found, outs)
     except Exception:
         if job.summary.frames or job.summary.outputs:
             with suppress(OutputError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -103,18 +103,23 @@ class Run:
         return model.stream(source, stop=self.stop.event, **self.streaming, **options)
 
 
-def run_together(run: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) -> None:
-    """Run a model on sources side by side."""
+def run_together(
+    run: Run,
+    found: Sequence[UnopenedSource],
+    check: Callable[[Sequence[Source]], Outputs],
+    progress: Callable[[Sequence[Source]], AbstractContextManager[Callable[[int], None]]] = progress_of,
+) -> None:
+    """Run a model on sources side by side; `check` gives their outputs, `progress` is called for each frame."""
     with ExitStack() as stack:
         sources = [stack.enter_context(run.open(each)) for each in found]
-        outputs = run.check_outputs(outs, sources)
+        outputs = check(sources)
         summaries = run.summary.sources = [SourceSummary(source.name, "running") for source in sources]
-        stack.enter_context(_failing(run))
+        stack.enter_context(failing(run))
         model = run.open_model(stack)
         results = run.stream(model, sources[0] if len(sources) == 1 else sources)
         with _windows(run, sources) as windows, _working(run, results), _measuring(run, sources, summaries):
             sinks = outputs.open()
-            with _gathering(run, sinks, outputs), progress_of(sources) as advance:
+            with gathering(run, sinks, outputs), progress(sources) as advance:
                 _write(run, results, sinks, windows, advance, summaries)
 
 
@@ -122,7 +127,7 @@ def run_in_turn(run: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) 
     """Run a model on sources one after another; of several, one that fails does not stop the others."""
     run.summary.sources = [SourceSummary(each.name) for each in found]
     outputs = run.check_outputs(outs, found)
-    with _failing(run), ExitStack() as stack:
+    with failing(run), ExitStack() as stack:
         model: Model | None = None
         sinks: SinksInTurn | None = None
         for position, unopened in enumerate(found):
@@ -135,7 +140,7 @@ def run_in_turn(run: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) 
                 results = run.stream(model, first, weak=run.in_two_passes)
                 if sinks is None:
                     sinks = outputs.open_in_turn()
-                    stack.enter_context(_gathering(run, sinks, outputs))
+                    stack.enter_context(gathering(run, sinks, outputs))
                 _run_one(run, model, position, source, results, sinks)
 
 
@@ -264,7 +269,7 @@ def _measuring(run: Run, sources: Sequence[Source], summaries: Sequence[SourceSu
 
 
 @contextmanager
-def _gathering(run: Run, sinks: Sinks, outputs: Outputs) -> Iterator[None]:
+def gathering(run: Run, sinks: Sinks, outputs: Outputs) -> Iterator[None]:
     """Finish the outputs, and record them once they have their final names."""
     try:
         with sinks:
@@ -278,7 +283,7 @@ def _gathering(run: Run, sinks: Sinks, outputs: Outputs) -> Iterator[None]:
 
 
 @contextmanager
-def _failing(run: Run) -> Iterator[None]:
+def failing(run: Run) -> Iterator[None]:
     """Record how a run ends."""
     try:
         yield

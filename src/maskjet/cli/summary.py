@@ -31,6 +31,8 @@ class SourceSummary:
     """Message of the error that ended the source, if any."""
     is_live: bool = False
     """Whether the source is a camera or an endless stream."""
+    missed: int = 0
+    """Frames of a live source that came while its process was started again; an estimate."""
     counts: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     """Counts of lines and zones by name: the fields of `Count.as_dict`."""
     reading: SourceState | None = None
@@ -40,6 +42,7 @@ class SourceSummary:
         counts = f"{_count(self.frames, 'frame')}, {_count(self.detections, 'detection')}"
         if self.is_live:
             counts += f"; {self.reading}"
+            counts += f"; about {_count(self.missed, 'frame')} missed" if self.missed else ""
         ends = {"done": counts, "waiting": "not begun"}
         end = ends.get(self.state, f"{self.state} after {counts}" if self.frames else self.state)
         return f"{printable(self.source)}: {end}"
@@ -61,6 +64,8 @@ class Summary:
     """One line per frame that could not be decoded."""
     dropped: int = 0
     """Frames skipped because newer ones had arrived."""
+    restarts: int = 0
+    """Processes that died and were started again."""
     seconds: float = 0.0
     """Seconds from the request for the first frame to the last write, without the time to load the model."""
     fps: float = 0.0
@@ -102,6 +107,7 @@ class Summary:
         left_out = f"  {_count(self.left_out, 'detection')} left out, for boxes or confidences that are not finite"
         lines += [left_out] if self.left_out else []
         lines += [f"  {_count(self.lost_events, 'event')} lost, not delivered"] if self.lost_events else []
+        lines += [f"  {_count(self.restarts, 'process', 'es')} started again"] if self.restarts else []
         lines += [f"  bad frame: {printable(reason)}" for reason in self.bad_frames]
         for output in self.outputs:
             older = "which had files" if Path(output).is_dir() else "replacing an older file"
@@ -118,6 +124,6 @@ class Summary:
             print_result(asdict(self))
 
 
-def _count(number: int, noun: str) -> str:
+def _count(number: int, noun: str, plural: str = "s") -> str:
     """Format a count with its noun, in the singular for one."""
-    return f"{number} {noun}{'s'[: number != 1]}"
+    return f"{number} {noun}{plural if number != 1 else ''}"

@@ -90,7 +90,7 @@ class CocoJson(TextFile):
 
     def _add(self, entries: list[dict[str, Any]]) -> None:
         """Write one frame's entries."""
-        self._append("".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries))
+        self.append("".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries))
 
     def _finish(self, temporary: TemporaryFile) -> None:
         """Build the data set, or the list of results, from the entries."""

@@ -63,7 +63,7 @@ class EventLines(TextFile):
 
     def write(self, frame: Frame, _: Detections) -> None:
         """Write one frame's lines."""
-        self._append("".join(f"{text}\n" for text in _texts(frame)))
+        self.append("".join(f"{text}\n" for text in _texts(frame)))
 
 
 class EventDelivery(Sink):

@@ -27,7 +27,7 @@ class TextFile(Sink):
         self._frames = 0
         self.paths: Sequence[str] = (self._temporary.shown,)
 
-    def _append(self, text: str, *, frames: int = 1) -> None:
+    def append(self, text: str, *, frames: int = 1) -> None:
         """Append the lines of `frames` frames."""
         if self._temporary is None:
             raise InputError(f"{self._path!r} is closed; open another sink.")
@@ -68,7 +68,7 @@ class JsonLines(TextFile):
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one line."""
-        self._append(line(frame, detections, rotated_boxes=self.rotated_boxes))
+        self.append(line(frame, detections, rotated_boxes=self.rotated_boxes))
 
 
 class RecordLines(JsonLines):
@@ -80,11 +80,11 @@ class RecordLines(JsonLines):
     def __init__(self, path: str, about: Mapping[str, Any], source: Source) -> None:
         super().__init__(path)
         self._source = source
-        self._append(json_line(about), frames=0)
+        self.append(json_line(about), frames=0)
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one line."""
-        self._append(line(frame, detections, digest(frame.image), rotated_boxes=self.rotated_boxes))
+        self.append(line(frame, detections, digest(frame.image), rotated_boxes=self.rotated_boxes))
 
     def _finish(self, temporary: TemporaryFile) -> None:
         temporary.write(json_line({"skipped": [reason for _, reason in self._source.bad_frames]}).encode())
@@ -98,11 +98,15 @@ class StdoutLines(Sink):
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one line."""
+        self.append(line(frame, detections, rotated_boxes=self.rotated_boxes))
+
+    def append(self, text: str) -> None:
+        """Write a line of a frame."""
         stdout: IO[str] | None = sys.stdout  # None if stdout was closed at start
         if stdout is None:
             raise OutputError("out must be writable, '-' is not: stdout is closed.")
         with naming("-"):
-            stdout.write(line(frame, detections, rotated_boxes=self.rotated_boxes))
+            stdout.write(text)
             stdout.flush()
 
 

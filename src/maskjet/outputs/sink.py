@@ -82,6 +82,11 @@ class Sinks(Sink):
         for sink in self._of_source[frame.stream] if self._of_source else self._sinks:
             sink.write(frame, detections if sink.redacts else finite.keep_mask_pixels(sink.mask_pixels))
 
+    def append(self, line: str) -> None:
+        """Add a line that another process has made to each sink, all of them of JSON lines."""
+        for sink in self._sinks:
+            sink.append(line)  # type: ignore[attr-defined]
+
     def close(self) -> None:
         """Close every sink, even if some fail."""
         self._call_each("close")

@@ -40,13 +40,13 @@ class CsvTable(TextFile):
         time_s = "" if frame.time_s is None else str(round(frame.time_s, 6))
         about = [str(frame.index), time_s, _cell(frame.source), _cell(frame.name)]
         values = [columns.get(name, repeat("", len(detections))) for name in self._names]
-        self._append(_rows([*about, *row] for row in zip(*values, strict=True)))
+        self.append(_rows([*about, *row] for row in zip(*values, strict=True)))
 
     def _begin(self, columns: Iterable[str]) -> None:
         """Write the header before the first frame's rows."""
         if not self._names:
             self._names = list(columns)
-            self._append(_rows([[*_ABOUT, *self._names]]), frames=0)
+            self.append(_rows([[*_ABOUT, *self._names]]), frames=0)
 
     def _finish(self, temporary: TemporaryFile) -> None:
         nothing = np.empty((0, 4), np.float32)
@@ -72,7 +72,7 @@ class MotText(TextFile):
             f"{frame.index + 1},{number},{x1:.6g},{y1:.6g},{x2 - x1:.6g},{y2 - y1:.6g},{score:.6g},-1,-1,-1\n"
             for number, (x1, y1, x2, y2), score in zip(ids, found.xyxy.tolist(), found.confidence.tolist(), strict=True)
         ]
-        self._append("".join(lines))
+        self.append("".join(lines))
 
 
 def _rows(rows: Iterable[list[object]]) -> str:
