@@ -53,6 +53,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 def to_site_links(markdown: str, page: str) -> str:
     """Links of a page for the site, where docs/ is the top: there benchmarks/ and the like lie in it, not beside it."""
+    if page == "changelog.md":
+        return markdown.replace("](docs/", "](")
     if page.startswith("benchmarks/"):
         return markdown.replace("](../docs/", "](../")
     up = "../" * page.count("/")

@@ -107,9 +107,9 @@ def run_together(
     run: Run,
     found: Sequence[UnopenedSource],
     check: Callable[[Sequence[Source]], Outputs],
-    progress: Callable[[Sequence[Source]], AbstractContextManager[Callable[[int], None]]] = progress_of,
+    progress: Callable[[Sequence[Source]], AbstractContextManager[Callable[[int], None]]] | None = None,
 ) -> None:
-    """Run a model on sources side by side; `check` gives their outputs, `progress` is called for each frame."""
+    """Run a model on sources side by side; `check` gives their outputs, `progress` what to call for each frame."""
     with ExitStack() as stack:
         sources = [stack.enter_context(run.open(each)) for each in found]
         outputs = check(sources)
@@ -119,7 +119,7 @@ def run_together(
         results = run.stream(model, sources[0] if len(sources) == 1 else sources)
         with _windows(run, sources) as windows, _working(run, results), _measuring(run, sources, summaries):
             sinks = outputs.open()
-            with gathering(run, sinks, outputs), progress(sources) as advance:
+            with gathering(run, sinks, outputs), (progress or progress_of)(sources) as advance:
                 _write(run, results, sinks, windows, advance, summaries)
 
 
