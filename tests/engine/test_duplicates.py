@@ -91,7 +91,9 @@ def test_models_and_calls(model, street):
     ((_, streamed),) = model.stream([street], nms=0.1)
     assert_same(streamed, model.predict(street, nms=0.1))
     with maskjet.load("demo", device="cpu", threshold=0.02) as off:
-        assert_same(off.predict(street), everything)
+        found = off.predict(street)
+        assert "rle" not in vars(found)  # made when it is asked for
+        assert_same(found, everything)
 
 
 def test_tiles_are_merged_first(model, street):

@@ -265,7 +265,9 @@ class Work(ABC):
             rows = slice(start, start + min(count, most))
             cut_rle = None if cuts is None else partial(_to_rle, cuts[image], size_hw, most)
             each = assemble(size_hw, xyxy[rows], confidence[rows], class_id[rows], names, cut_rle)
-            found.append(drop_duplicates(each, chosen.nms, config)[: chosen.max_detections])
+            if chosen.nms < 1:  # else a slice would make the RLEs of every frame, which nobody may ask for
+                each = drop_duplicates(each, chosen.nms, config)[: chosen.max_detections]
+            found.append(each)
         return found
 
 
