@@ -6,7 +6,7 @@ import math
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -36,6 +36,9 @@ from maskjet.errors import InputError, OutputError
 from maskjet.host import process
 from maskjet.outputs.label_options import LabelOptions
 from maskjet.tiling.layout import Tiling
+
+if TYPE_CHECKING:
+    from maskjet.host.devices import Place
 
 _EXIT_STRICT, _EXIT_FAILED, _EXIT_LOST = 1, 3, 4
 _FRAMES_PANEL = "Which frames are read"
@@ -246,7 +249,6 @@ def run(
     from maskjet.model import open_model
     from maskjet.outputs.opening import kind_of
     from maskjet.sources.containers import shown_name, stream_named
-    from maskjet.sources.decoding import choose_decoding
     from maskjet.sources.expansion import expand_sources
     from maskjet.sources.source import check_opening
 
@@ -290,16 +292,17 @@ def run(
         )
     found = expand_sources(source[0] if len(source) == 1 else list(source), recursive=recursive)
     job = Run(
+        config=config,
         load=partial(
             open_model,
-            *(model, weights, config),
+            *(model, weights),
             threshold=everywhere,
             classes=split_list(classes) or None,
             class_names=class_names,
             has_digest=writing.record,
         ),
         opening=opening,
-        decoding=partial(choose_decoding, config, len(found) if is_together else 1),
+        streams=len(found) if is_together else 1,
         streaming={
             "depth": depth,
             "batch": batch,
@@ -326,19 +329,7 @@ def run(
     )
     if writing.record:
         job.writing["record"] = job.describe
-    places = []
-    if processes != "1":
-        from maskjet.host.devices import choose
-
-        for name, is_given in (("show", show), ("record", writing.record)):
-            if is_given:
-                raise InputError(f"{name} must be left out with several processes, got --processes {processes}.")
-        if not is_together:
-            raise InputError(
-                f"processes must be 1 for one source, or several that are read in turn, got {processes}; files are "
-                "read at once with --side-by-side."
-            )
-        places = choose(every_device(config), config.check_cpu, parse_processes(processes))[: len(found)]
+    places = [] if processes == "1" else _choose_places(processes, job, is_together=is_together)[: len(found)]
     try:
         if len(places) > 1:
             from maskjet.cli.spreading import spread
@@ -362,3 +353,18 @@ def run(
         raise typer.Exit(_EXIT_LOST)
     if frames.strict and job.summary.bad_frames:
         raise typer.Exit(_EXIT_STRICT)
+
+
+def _choose_places(processes: str, job: Run, *, is_together: bool) -> list[Place]:
+    """Places of the processes for --processes, which are more than one."""
+    from maskjet.host.devices import choose
+
+    for name, is_given in (("show", job.shows), ("record", "record" in job.writing)):
+        if is_given:
+            raise InputError(f"{name} must be left out with several processes, got --processes {processes}.")
+    if not is_together:
+        raise InputError(
+            f"processes must be 1 for one source, or several that are read in turn, got {processes}; files are "
+            "read at once with --side-by-side."
+        )
+    return choose(every_device(job.config), job.config.check_cpu, parse_processes(processes))

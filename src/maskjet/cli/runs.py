@@ -18,13 +18,13 @@ from maskjet.cli.summary import SourceSummary, Summary
 from maskjet.errors import FrameError, SourceError
 
 if TYPE_CHECKING:
+    from maskjet.config import EngineConfig
     from maskjet.detections import Detections
     from maskjet.drawing import Style
     from maskjet.model import Model
     from maskjet.outputs.opening import Outputs
     from maskjet.outputs.sink import Sinks, SinksInTurn
     from maskjet.outputs.window import Window
-    from maskjet.sources.decoding import Decoding
     from maskjet.sources.frames import Frame, Source, UnopenedSource
     from maskjet.sources.source import Opening
     from maskjet.tracking import Counting, Line, Zone
@@ -36,12 +36,14 @@ if TYPE_CHECKING:
 class Run:
     """A run of a model, and its state."""
 
-    load: Callable[[], Model]
+    config: EngineConfig
+    """How the model runs, and where videos are decoded."""
+    load: Callable[[EngineConfig], Model]
     """Loads the model, once the sources and outputs are known to be right."""
     opening: Opening
     """Arguments with which sources are opened, without `decoding`."""
-    decoding: Callable[[], Decoding]
-    """Where videos are decoded; asked for when a source is opened, as it loads PyTorch."""
+    streams: int
+    """Sources that are read side by side."""
     streaming: dict[str, Any]
     """Arguments of `Model.stream`."""
     style: Style
@@ -72,21 +74,21 @@ class Run:
 
     def open(self, unopened: UnopenedSource) -> Source:
         """Open a source."""
-        return unopened.opening(replace(self.opening, decoding=self.decoding()))
+        from maskjet.sources.decoding import choose_decoding  # here, as choosing loads PyTorch
+
+        return unopened.opening(replace(self.opening, decoding=choose_decoding(self.config, self.streams)))
 
     def check_outputs(self, outs: Sequence[str], sources: Sequence[Source | UnopenedSource]) -> Outputs:
-        """Check the outputs, and start the work of preparing them that takes seconds."""
+        """Check the outputs."""
         from maskjet.outputs.opening import Outputs, check_outputs
 
         if not outs:  # there are windows alone
             return Outputs((), [() for _ in sources], sources)
-        outputs = check_outputs(outs, sources, style=self.style, **self.writing)
-        outputs.prepare()
-        return outputs
+        return check_outputs(outs, sources, style=self.style, **self.writing)
 
     def open_model(self, stack: ExitStack) -> Model:
         """Load the model, which the stack closes, and check that it knows the classes to draw."""
-        self.model = stack.enter_context(self.load())
+        self.model = stack.enter_context(self.load(self.config))
         check_classes(self.style, self.model)
         return self.model
 
@@ -113,6 +115,7 @@ def run_together(
     with ExitStack() as stack:
         sources = [stack.enter_context(run.open(each)) for each in found]
         outputs = check(sources)
+        outputs.prepare()
         summaries = run.summary.sources = [SourceSummary(source.name, "running") for source in sources]
         stack.enter_context(failing(run))
         model = run.open_model(stack)
@@ -127,6 +130,7 @@ def run_in_turn(run: Run, found: Sequence[UnopenedSource], outs: Sequence[str]) 
     """Run a model on sources one after another; of several, one that fails does not stop the others."""
     run.summary.sources = [SourceSummary(each.name) for each in found]
     outputs = run.check_outputs(outs, found)
+    outputs.prepare()
     with failing(run), ExitStack() as stack:
         model: Model | None = None
         sinks: SinksInTurn | None = None

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _REPORT_S = 0.5  # between two reports of a process
 _GLANCE_S = 0.2
 _MOST_DEATHS = 3  # of a process, without a frame in between
-_OWN = ("load", "decoding", "model", "summary", "stop")  # fields of `Run` that each process makes for itself
+_STATE = ("model", "summary", "stop")  # fields of `Run` that each process has for itself
 _log = logging.getLogger("maskjet")
 
 
@@ -76,9 +76,9 @@ def spread(run: Run, found: Sequence[UnopenedSource], outs: Sequence[str], place
         DeviceError: A process died before its first frame, or three times in a row.
         Exception: The first error of a process, once all have ended.
     """
-    from maskjet.outputs.opening import PLACEHOLDER, Outputs, check_outputs, kind_of
+    from maskjet.outputs.opening import PLACEHOLDER, Outputs, kind_of
 
-    outputs = check_outputs(outs, found, style=run.style, **run.writing)
+    outputs = run.check_outputs(outs, found)
     lines = [out for out in outputs.shared if kind_of(out) == "lines"]
     for out in outputs.shared:
         if out not in lines and "://" not in out:
@@ -137,22 +137,15 @@ class _Workers:
 
     def _start(self, place: Place, positions: Sequence[int], starts: int = 1, **before: Any) -> None:
         """Start a process; `before` are fields of `_Worker`, of the one that died."""
-        run = self._run
-        load, decoding = run.load, run.decoding
-        assert isinstance(load, partial)
-        assert isinstance(decoding, partial)
-        model, weights, config = load.args
-        config = replace(config, device=place.own_device)
-        own = {each.name: getattr(run, each.name) for each in fields(Run) if each.name not in _OWN}
-        own["load"] = partial(load.func, model, weights, config, **load.keywords)
-        own["decoding"] = partial(decoding.func, config, len(positions))
+        run = {each.name: getattr(self._run, each.name) for each in fields(Run) if each.name not in _STATE}
+        run |= {"config": replace(self._run.config, device=place.own_device), "streams": len(positions)}
         owned = [[_numbered(out, starts) for out in self._outputs.owned[position]] for position in positions]
         reading, writing = os.pipe()
         child, connection = runner.start(__name__, writing, variables=place.variables)
         os.close(writing)
         with suppress(OSError):  # it has died, which is seen when it is waited for
             connection.send(
-                (own, [self._found[each] for each in positions], replace(self._outputs, owned=owned, sources=()))
+                (run, [self._found[each] for each in positions], replace(self._outputs, owned=owned, sources=()))
             )
         pump = threading.Thread(target=self._pump, args=(reading,), daemon=True)
         pump.start()
@@ -261,8 +254,7 @@ class _Workers:
 
     def _bury(self, worker: _Worker) -> str:
         """Wait for a process that ends, and for its last lines; returns how it ended, for messages."""
-        if worker in self._workers:
-            self._workers.remove(worker)
+        self._workers.remove(worker)
         worker.connection.close()
         code = runner.end(worker.process)
         worker.pump.join()
@@ -286,24 +278,20 @@ def main(descriptor: int, lines: int) -> None:
     limits.read_environment()
     connection = Connection(descriptor)
     with suppress(EOFError, OSError):
-        own, found, outputs = connection.recv()
-        run = Run(**own)
+        given, found, outputs = connection.recv()
+        run = Run(**given)
         sys.stdout = Stdout(open(lines, "w", encoding="utf-8"))  # noqa: SIM115
         threading.Thread(target=_obey, args=(connection, run.stop), daemon=True).start()
         error = None
         try:
-            model = run.load()  # before the cameras are opened, whose frames would wait meanwhile
-            run.load = lambda: model
-            run_together(run, found, partial(_open_outputs, outputs), partial(_report, connection, run))
+            model = run.load(run.config)  # before the cameras are opened, whose frames would wait meanwhile
+            run.load = lambda _: model
+            run_together(
+                run, found, lambda sources: replace(outputs, sources=sources), partial(_report, connection, run)
+            )
         except Exception as caught:
             error = caught
         connection.send((run.summary, error))
-
-
-def _open_outputs(outputs: Outputs, sources: Sequence[Source]) -> Outputs:
-    own = replace(outputs, sources=sources)
-    own.prepare()
-    return own
 
 
 def _obey(connection: Connection, stop: signals.Stop) -> None:
