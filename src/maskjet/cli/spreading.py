@@ -128,6 +128,7 @@ class _Workers:
         finally:
             for each in self._workers:
                 each.process.kill()
+            for each in [*self._workers]:
                 self._bury(each)
             if self._began_s is not None:
                 summary.seconds = time.monotonic() - self._began_s
