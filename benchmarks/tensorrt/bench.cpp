@@ -83,6 +83,8 @@ void build(char const* model, char const* out, int batch, int level, bool half) 
   int const number = getInferLibVersion();  // 8600 is 8.6.0
   std::printf("{\"tensorrt\": \"%d.%d.%d\", \"build_s\": %.1f, \"mb\": %.1f}\n", number / 1000, number / 100 % 10,
               number % 100, seconds.count(), engine->size() / 1e6);
+  std::fflush(stdout);
+  std::_Exit(0);  // TensorRT 8.6 crashes as it frees what it built with
 }
 
 struct Buffer {

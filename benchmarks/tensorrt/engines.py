@@ -51,7 +51,8 @@ def ask(program: Path, *words: object) -> dict[str, Any]:
     """Run bench.cpp; returns the JSON that it prints, or raises UnsupportedError with the end of its errors."""
     done = subprocess.run([program, *map(str, words)], capture_output=True, text=True, check=False)
     if done.returncode:
-        lines = done.stderr.strip().splitlines()[-3:] or [f"exit code {done.returncode}"]
+        said = [line for line in done.stderr.splitlines() if "no version information" not in line]  # of empty libraries
+        lines = [f"exit code {done.returncode}", *said[-3:]]
         raise UnsupportedError(f"TensorRT must {words[0]} the engine: {' | '.join(lines)}")
     return cast(dict[str, Any], json.loads(done.stdout))
 

@@ -117,14 +117,13 @@ def test_real_sizes_on_a_gpu(source, resample, dtype):
     rgb = yuv.to_rgb()
     for size, padding in (((312, 312), None), ((312, 312), 114), ((800, 1333), None)):
         options = {"size": size, "letterbox": padding, "resample": resample, "dtype": dtype, **NORMALISATION}
-        expected = ops.preprocess(rgb, **options, implementation="reference")
+        # ATen's own antialias kernel for GPUs is up to 4e-4 from that for CPUs, which defines it.
+        given = rgb.cpu() if resample == "antialias" else rgb
+        expected = ops.preprocess(given, **options, implementation="reference").cuda()
         for frames in (rgb, yuv):
             actual = ops.preprocess(frames, **options, implementation="triton")
             used = CHECKS["preprocess"].tolerance_used(options, expected, actual)
-            if resample == "antialias":  # source positions of 4K are 1e-4 pixels apart, and ATen may fuse their sums
-                assert used <= (20 if dtype == torch.float32 else 1.1)
-            else:
-                assert used == 0
+            assert used <= (resample == "antialias")
 
 
 def test_a_letterbox_keeps_the_aspect_ratio():

@@ -68,8 +68,8 @@ def preprocess(
     preprocessing bit for bit; with "cv2", `cv2.resize`. (PyTorch's own result depends on where it runs: a GPU fuses
     the product and sum of source positions, and a single CPU thread rounds them differently from two; either changes
     the result by 3e-5 at 1080p. The bound holds on the frames' own device, for two threads and more.) With "antialias"
-    it is 5e-6, as sums over hundreds of pixels are rounded in another order, and on a GPU 1e-4 at 4K, where positions
-    in float32 are 1e-4 of a pixel apart.
+    it is 5e-6 from the reference on a CPU, as sums over hundreds of pixels are rounded in another order. PyTorch's own
+    antialias on a GPU is up to 4e-4 from both.
 
     Examples:
         >>> frame = torch.full((4, 6, 3), 255, dtype=torch.uint8)
