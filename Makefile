@@ -8,7 +8,7 @@ LOCKED := install --quiet --require-hashes --requirement
 OURS := --quiet --no-deps --no-build-isolation
 WORKERS ?= 2
 
-.PHONY: demo test test-all test-matrix check-install lint types docs lock clean
+.PHONY: demo test test-all coverage test-matrix check-install lint types docs lock clean
 .DELETE_ON_ERROR:
 
 define run_demo
@@ -25,6 +25,11 @@ test: $(VENV)/test.done
 
 test-all: $(VENV)/test.done
 	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(TESTS)
+
+# Lines of the package that the tests run, in out/coverage; processes that tests start are not counted.
+coverage: $(VENV)/test.done
+	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal --cov=maskjet --cov-report=term:skip-covered \
+		--cov-report=html:out/coverage $(TESTS)
 
 # What users get: a wheel of this clone and the base install's packages, in an environment of their own.
 check-install: $(WHEEL)/run.done

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Settings", "check_extra", "create_app"]
 
 _PACKAGES = (
-    *("fastapi", "uvicorn", "httpx", "httptools", "orjson"),
+    *("fastapi", "uvicorn", "httpx", "httptools"),
     *("python_multipart", "prometheus_client", "websockets"),
 )
 
