@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from maskjet import ops, tracking, traffic
     from maskjet.detections import Detections
     from maskjet.drawing import draw
+    from maskjet.engine.deadlines import Deadlines as Deadlines
     from maskjet.evaluation.evaluation import evaluate
     from maskjet.export import rewrites
     from maskjet.masks import coco_rle as coco_rle
@@ -73,6 +74,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Deadlines": "engine.deadlines",
     "Detections": "detections",
     "Frame": "sources.frames",
     "LabelOptions": "outputs.label_options",

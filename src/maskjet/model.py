@@ -48,6 +48,7 @@ from maskjet.spec import ClassNames, ModelSpec, name_classes
 from maskjet.tiling.layout import TileSize, Tiling, cut_tiles
 
 if TYPE_CHECKING:
+    from maskjet.engine.deadlines import Deadlines
     from maskjet.sources.decoding import Decoding
     from maskjet.tracking import Tracker, TrackerLike
 
@@ -199,6 +200,7 @@ class Model:
         depth: int = 2,
         batch: int | None = None,
         drop_late: bool = False,
+        deadlines: Deadlines | None = None,
         whole_batches: bool = False,
         stop: threading.Event | None = None,
         threshold: Threshold | None = None,
@@ -233,6 +235,7 @@ class Model:
                 of any sizes, it is `EngineConfig.batch` with `whole_batches`. Of tiles it is that on a GPU, 1 on a CPU.
             drop_late: Whether a live source's waiting frames are dropped when a newer one comes. The drops are counted
                 in `Source.frames_dropped` and `report()`. Else all frames wait in line.
+            deadlines: A promise of how late results of live sources are, and what gives way; None for no promise.
             whole_batches: Whether a batch always waits until it is full, or the next frame has another size, or the
                 source has ended. The same frames then share a batch whatever the timing, and results are the same bit
                 for bit, run after run. For one source that is not live.
@@ -285,6 +288,12 @@ class Model:
                     sources, batch, whole_batches = [opened], self.config.batch, True
         check_whole("depth", depth, (1, 8))
         check_count("batch", batch)
+        if deadlines is not None:
+            if len(deadlines.priorities) not in (0, len(sources)):
+                given = f"{len(deadlines.priorities)} priorities for {len(sources)} sources"
+                raise InputError(f"deadlines must have a priority for each source, or none, got {given}.")
+            if tile is not None or detect != 1 or whole_batches:
+                raise InputError("deadlines must be None with tile, detect or whole_batches.")
         if whole_batches and (drop_late or len(sources) != 1):
             given = "drop_late" if drop_late else f"{len(sources)} sources"
             raise InputError(f"whole_batches must be False with {given}: it is for one source that is not live.")
@@ -321,6 +330,7 @@ class Model:
             depth=depth,
             batch=batch,
             drops_late=drop_late,
+            deadlines=deadlines,
             whole_batches=whole_batches,
             stop=stop,
             postprocessing=postprocessing,

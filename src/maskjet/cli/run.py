@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -38,7 +40,9 @@ from maskjet.outputs.label_options import LabelOptions
 from maskjet.tiling.layout import Tiling
 
 if TYPE_CHECKING:
+    from maskjet.engine.deadlines import Deadlines
     from maskjet.host.devices import Place
+    from maskjet.sources.source import UnopenedSource
 
 _EXIT_STRICT, _EXIT_FAILED, _EXIT_LOST = 1, 3, 4
 _FRAMES_PANEL = "Which frames are read"
@@ -63,6 +67,9 @@ maskjet run videos --recursive -o 'found/{}.mp4'
 # Record what is found in two ways, to compare with maskjet parity gate.
 maskjet run frames --record --threshold 0.05 -o a.jsonl
 maskjet run frames --record --threshold 0.05 --precision bf16 -o b.jsonl
+# Two cameras within 0.1 s, the gate first; with too many, fewer frames of one.
+maskjet run rtsp://yard/1 rtsp://gate/1 --max-latency 100ms \\
+    --priority gate_1=2 --when-full slower -o -
 # RF-DETR on two cameras at once; one that is away for a minute has ended.
 maskjet run 0 1 --model rf-detr-seg-nano --weights nano.pt -o 'out/{}.mp4' \\
     --reconnect-for 60
@@ -107,6 +114,31 @@ class FrameOptions:
     drop_late: Annotated[
         bool, switch("--drop-late", "Drop late frames of live sources in favour of the newest one, and count them.")
     ] = False
+    max_latency: Annotated[
+        str | None,
+        option(
+            "TIME",
+            "Promise results of live sources within this time of a frame's packet, as 60ms or 0.1s; frames that can't "
+            "be ready in time are dropped before the network sees them, and counted.",
+        ),
+    ] = None
+    priority: Annotated[
+        list[str] | None,
+        option(
+            "NAME=N",
+            "With --max-latency: frames of this source go before those of others of a lower number, which is 1 if not "
+            "given. The name is what {} becomes in outputs. May be repeated.",
+        ),
+    ] = None
+    when_full: Annotated[
+        str | None,
+        option(
+            "slower|refuse",
+            "With --max-latency: where the machine can't hold all sources, take fewer frames of the last one of those "
+            "of the lowest priority, or end it. Not given: frames of all are dropped.",
+            choices=("slower", "refuse"),
+        ),
+    ] = None
     reconnect_for: Annotated[
         float,
         option(
@@ -307,6 +339,7 @@ def run(
             "depth": depth,
             "batch": batch,
             "drop_late": frames.drop_late,
+            "deadlines": _deadlines_of(frames, found),
             "threshold": by_class or None,
             "track": tracks,
             "detect": detect,
@@ -353,6 +386,31 @@ def run(
         raise typer.Exit(_EXIT_LOST)
     if frames.strict and job.summary.bad_frames:
         raise typer.Exit(_EXIT_STRICT)
+
+
+def _deadlines_of(frames: FrameOptions, found: Sequence[UnopenedSource]) -> Deadlines | None:
+    """The promise for live sources, if --max-latency makes one."""
+    from maskjet.engine.deadlines import Deadlines
+    from maskjet.outputs.folder import unique_stems
+
+    if frames.max_latency is None:
+        for name in ("priority", "when_full"):
+            if getattr(frames, name):
+                raise InputError(f"{name} must go with --max-latency, got it alone.")
+        return None
+    given = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s)", frames.max_latency)
+    if given is None:
+        raise InputError(f"max_latency must be a time, as 60ms or 0.1s, got {frames.max_latency!r}.")
+    priorities = dict.fromkeys(unique_stems([each.name for each in found], [each.root for each in found]), 1)
+    for text in frames.priority or ():
+        name, _, number = text.rpartition("=")
+        if name not in priorities or not re.fullmatch(r"[1-9]\d{0,5}", number):
+            names = ", ".join(priorities)
+            raise InputError(f"priority must be NAME=N, with N from 1 and a name of {names}, got {text!r}.")
+        priorities[name] = int(number)
+    seconds = float(given[1]) * (0.001 if given[2] == "ms" else 1)
+    when_full: Any = frames.when_full
+    return Deadlines(seconds, priorities=[*priorities.values()], when_full=when_full)
 
 
 def _choose_places(processes: str, job: Run, *, is_together: bool) -> list[Place]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from maskjet.config import EngineConfig
     from maskjet.detections import Detections
     from maskjet.drawing import Style
+    from maskjet.engine.deadlines import Deadlines
     from maskjet.model import Model
     from maskjet.outputs.opening import Outputs
     from maskjet.outputs.sink import Sinks, SinksInTurn
@@ -44,6 +46,8 @@ class Run:
     """Arguments with which sources are opened, without `decoding`."""
     streams: int
     """Sources that are read side by side."""
+    processes: int = field(default=1, kw_only=True)
+    """Processes that share the machine with this one, itself included."""
     streaming: dict[str, Any]
     """Arguments of `Model.stream`."""
     style: Style
@@ -259,12 +263,18 @@ def _windows(run: Run, sources: Sequence[Source]) -> Iterator[list[Window]]:
 @contextmanager
 def _measuring(run: Run, sources: Sequence[Source], summaries: Sequence[SourceSummary]) -> Iterator[None]:
     """Add the time, and the sources' bad frames and drops, before they are closed."""
-    summary, start = run.summary, time.perf_counter()
+    summary, start, cpu_s = run.summary, time.perf_counter(), time.process_time()
     try:
         yield
     finally:
-        summary.seconds += time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        summary.seconds += seconds
         summary.fps = summary.frames / summary.seconds
+        deadlines: Deadlines | None = run.streaming.get("deadlines")
+        if deadlines is not None and deadlines.load:
+            cores = len(os.sched_getaffinity(0)) / run.processes
+            load = max(deadlines.load, (time.process_time() - cpu_s) / seconds / cores)
+            summary.capacity = int(len(sources) / load)
         for source, own in zip(sources, summaries, strict=True):
             name = f"{source.name}: " if len(summary.sources) > 1 else ""
             summary.bad_frames += [f"{name}frame {index}: {reason}" for index, reason in source.bad_frames]

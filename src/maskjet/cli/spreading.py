@@ -86,6 +86,7 @@ def spread(run: Run, found: Sequence[UnopenedSource], outs: Sequence[str], place
     run.summary.sources = [SourceSummary(each.name, "running") for each in found]
     urls = [out for out in outputs.shared if out not in lines]
     sinks = Outputs(lines, [() for _ in found], found, outputs.content).open()
+    run.processes = len(places)
     workers = _Workers(run, found, replace(outputs, shared=["-"] * bool(lines) + urls), sinks.append)
     with failing(run), signals.stopping(run.stop):
         try:
@@ -140,6 +141,8 @@ class _Workers:
         """Start a process; `before` are fields of `_Worker`, of the one that died."""
         run = {each.name: getattr(self._run, each.name) for each in fields(Run) if each.name not in _STATE}
         run |= {"config": replace(self._run.config, device=place.own_device), "streams": len(positions)}
+        if (deadlines := self._run.streaming["deadlines"]) is not None:
+            run["streaming"] = self._run.streaming | {"deadlines": deadlines.of(positions)}
         owned = [[_numbered(out, starts) for out in self._outputs.owned[position]] for position in positions]
         reading, writing = os.pipe()
         child, connection = runner.start(__name__, writing, variables=place.variables)
@@ -190,6 +193,8 @@ class _Workers:
             ours.sources[position] = its
         for name in ("left_out", "lost_events", "bad_frames", "dropped"):
             setattr(ours, name, getattr(ours, name) + getattr(summary, name))
+        if summary.capacity is not None:
+            ours.capacity = (ours.capacity or 0) + summary.capacity
         self.written += [path for path in summary.outputs if path != "-"]
         if error is not None:
             self._fail(error)

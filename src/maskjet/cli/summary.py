@@ -63,7 +63,9 @@ class Summary:
     bad_frames: list[str] = field(default_factory=list)
     """One line per frame that could not be decoded."""
     dropped: int = 0
-    """Frames skipped because newer ones had arrived."""
+    """Frames skipped because newer ones had arrived, or as they could not be ready in time."""
+    capacity: int | None = None
+    """Sources of this kind that fit, at what a frame cost here; None without --max-latency."""
     restarts: int = 0
     """Processes that died and were started again."""
     seconds: float = 0.0
@@ -104,6 +106,7 @@ class Summary:
                 text = describe_count(name, counts, by_class=True)
                 lines.append(printable(f"  {source.source}: {text}" if several else f"  {text}"))
         lines += [f"  {_count(self.dropped, 'frame')} dropped, newer ones had come"] if self.dropped else []
+        lines += [] if self.capacity is None else [f"  {len(self.sources)} of {self.capacity} sources of this kind"]
         left_out = f"  {_count(self.left_out, 'detection')} left out, for boxes or confidences that are not finite"
         lines += [left_out] if self.left_out else []
         lines += [f"  {_count(self.lost_events, 'event')} lost, not delivered"] if self.lost_events else []

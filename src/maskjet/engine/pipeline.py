@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from maskjet.sources.images import Image
 from maskjet.sources.picture import Picture
 
 if TYPE_CHECKING:
+    from maskjet.engine.deadlines import Deadlines
     from maskjet.propagation.schedule import Propagation
 
 Finish = Callable[[Any, Any], Iterable[tuple[Any, Detections]]]
@@ -55,6 +57,8 @@ class Batch:
     """Batch size of the network, at least the number of images."""
     slot: Slot | None = None
     """The slot that the batch was submitted to."""
+    taken_s: float = field(default_factory=time.monotonic)
+    """When its images were taken."""
     error: Exception | None = None
     """Why the batch could not start; raised once the batches before it have been yielded."""
 
@@ -75,6 +79,8 @@ class Feed:
     """Raises the error of a source that failed; called when all batches have been taken."""
     dropped: Callable[[], int] = lambda: 0
     """Frames dropped so far."""
+    done: Callable[[Sequence[Any], float], None] = lambda *_: None
+    """Called with the items whose results are handed over now, and when their batch was taken."""
     all_cores: bool = False
     """Whether slots may keep cores busy, because nothing is being decoded; see `GraphSlot.submit`."""
 
@@ -124,6 +130,7 @@ def run(
                 if finish is not None:
                     results = [result for each in results for result in finish(*each)]
                 engine.note(images=len(results), detections=sum(len(each.class_id) for _, each in results))
+                feed.done([item for item, _ in results], batch.taken_s)
                 yield from results
         finally:
             engine.note(dropped=feed.dropped())
@@ -211,6 +218,7 @@ def stream(
     depth: int,
     batch: int,
     drops_late: bool = False,
+    deadlines: Deadlines | None = None,
     whole_batches: bool = False,
     stop: threading.Event | None = None,
     postprocessing: Postprocessing | None = None,
@@ -251,6 +259,7 @@ def stream(
             cut=cut,
             keeps_yuv=propagation is not None,
             drops_late=drops_late,
+            deadlines=deadlines,
             whole_batches=whole_batches,
             stop=stop,
         )
@@ -267,7 +276,7 @@ def stream(
             images = [pixels_of(frame) for frame in frames] if is_detected else []
             return Batch(partial(_name_of, frames), frames[0].index, frames, images, size)
 
-        return Feed(take, readers.close, readers.check, lambda: readers.dropped)
+        return Feed(take, readers.close, readers.check, lambda: readers.dropped, readers.done)
 
     return run(engine, open_feed, depth, postprocessing, finish)
 

@@ -9,11 +9,13 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from maskjet.errors import InputError
+from maskjet.engine.deadlines import Deadlines
+from maskjet.errors import InputError, SourceError
 from maskjet.sources.decoding import ON_CPU, Decoding
 from maskjet.sources.frames import Frame, Source, open_source
 
 _PATIENCE_S = 2.0  # longest wait for reading threads; one that waits for a camera ends when FFmpeg gives up
+_SLOWEST = 16  # largest distance of the frames taken of a source, where the machine is full
 _GLANCE_S = 0.1  # how often a wait checks `stop`
 _log = logging.getLogger("maskjet")
 
@@ -33,6 +35,7 @@ class Readers:
         keeps_yuv: As an attribute of `Source`.
         drops_late: Whether a new frame replaces the last one in the queue, which counts as dropped, but is left once
             a part of what `cut` made of it was taken.
+        deadlines: Order of live frames, in place of the sources' turns, and which of them are dropped; None for none.
         whole_batches: Whether `take` waits until a batch is full, so that the same frames share a batch whatever the
             timing; for one source, with room for two batches.
         stop: Once it is set, `take` returns no more frames and stops waiting.
@@ -49,12 +52,14 @@ class Readers:
         cut: Callable[[Frame], Sequence[Frame]] | None = None,
         keeps_yuv: bool = False,
         drops_late: bool = False,
+        deadlines: Deadlines | None = None,
         whole_batches: bool = False,
         stop: threading.Event | None = None,
     ) -> None:
         self._kind_of, self._cut, self._room = kind_of, cut, room
         self._decoding, self._on_fallback = decoding, on_fallback
         self._keeps_yuv, self._drops_late, self._whole_batches = keeps_yuv, drops_late, whole_batches
+        self._deadlines = deadlines
         self._stop = stop or threading.Event()
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
@@ -71,26 +76,28 @@ class Readers:
             thread.start()
 
     def take(self, most: int, *, waits: bool, fills: bool = False) -> list[Frame]:
-        """Take up to `most` frames of one kind, round-robin over the sources; see `Feed.take`.
+        """Take up to `most` frames of one kind, of the sources in turn or by their deadlines; see `Feed.take`.
 
         Returns:
             The frames; empty if none is ready, too few are, all sources have ended, or `stop` is set.
         """
         with self._lock:
             self._wanted = most
+            self._drop_hopeless()
             while waits and not self._stop.is_set() and not self._has_batch(most):
                 if not any(queue.is_reading for queue in self._queues):
                     break
                 self._arrived.wait(_GLANCE_S)
+                self._drop_hopeless()
             if self._stop.is_set() or (fills and not self._is_full(most)) or not self._has_batch(most):
                 return []
             taken: list[Frame] = []
             kind: Hashable = None
             others = []  # queues whose next frame is of another kind
-            number, idle = self._first, 0
-            while len(taken) < most and idle < len(self._queues):
-                queue = self._queues[number]
-                number = (number + 1) % len(self._queues)
+            order, place, idle = self._order(), 0, 0
+            while len(taken) < most and idle < len(order):
+                queue = order[place]
+                place = (place + 1) % len(order)
                 idle += 1
                 if queue.frames and (not taken or self._kind_of(queue.frames[0]) == kind):
                     kind = kind if taken else self._kind_of(queue.frames[0])
@@ -100,8 +107,60 @@ class Readers:
                     idle = 0
                 elif queue.frames:
                     others.append(queue.number)
-            self._first = others[0] if others else number
+            self._first = others[0] if others else order[place].number
             return taken
+
+    def _order(self) -> Sequence[_Queue]:
+        """The queues in the order in which a batch takes a frame of each."""
+        deadlines = self._deadlines
+        if deadlines is None:
+            return self._queues[self._first :] + self._queues[: self._first]
+        ready = [queue for queue in self._queues if queue.frames]
+        return sorted(ready, key=lambda queue: deadlines.urgency(queue.frames[0]))
+
+    def _drop_hopeless(self) -> None:
+        """Drop the frames that can't be ready in time, and let a source give way if there are too many."""
+        deadlines = self._deadlines
+        if deadlines is None:
+            return
+        for queue in self._queues:
+            while queue.frames and deadlines.is_hopeless(queue.frames[0]):
+                self._drop(queue)
+        verdict = deadlines.judge()
+        if verdict is not None:
+            self._give_way(deadlines, is_full=verdict == "full")
+
+    def _drop(self, queue: _Queue, *, is_newest: bool = False) -> None:
+        """Drop a waiting frame; of tiles all those of the newest one."""
+        for _ in range(queue.last if is_newest else 1):
+            queue.frames.pop() if is_newest else queue.frames.popleft()
+        queue.dropped += 1
+        if queue.source is not None:
+            queue.source.frames_dropped += 1
+        if self._deadlines is not None:
+            self._deadlines.count(dropped=1)
+
+    def _give_way(self, deadlines: Deadlines, *, is_full: bool) -> None:
+        """Lower the rate of the least important source, or end it; or raise the rates of those that were lowered."""
+        reading = [queue for queue in self._queues if queue.is_reading and queue.source is not None]
+        if not is_full:
+            for queue in reading:
+                queue.source.taken_every = max(queue.source.taken_every // 2, 1)
+            return
+        priorities = deadlines.priorities or [1] * len(self._queues)
+        reading = [queue for queue in reading if queue.source.taken_every < _SLOWEST]
+        reading.sort(key=lambda queue: (priorities[queue.number], queue.source.taken_every, -queue.number))
+        if not reading:
+            return
+        queue, source = reading[0], reading[0].source
+        why = f"of {source.name!r}, as the results of all can't be ready within {deadlines.max_latency:g} s"
+        if deadlines.when_full == "refuse":
+            queue.error = SourceError(f"No frames are taken {why}.")
+            source.close()
+            _log.warning("%s", queue.error)
+        else:
+            source.taken_every *= 2
+            _log.warning("one frame in %d is taken %s", source.taken_every, why)
 
     def _has_batch(self, most: int) -> bool:
         """Whether a frame is queued; with `whole_batches`, whether the next batch is complete."""
@@ -130,6 +189,17 @@ class Readers:
         if errors:
             raise errors[0]
 
+    def done(self, frames: Sequence[Frame], taken_s: float) -> None:
+        """Note that the results of a batch, taken at that time, are handed over now."""
+        now = time.monotonic()
+        for frame in frames:
+            source = self._queues[frame.stream].source
+            if frame.arrived_s is not None and source is not None:
+                source.note_latency(now - frame.arrived_s)
+        if self._deadlines is not None and frames:
+            with self._lock:
+                self._deadlines.learn(len(frames), taken_s)
+
     @property
     def dropped(self) -> int:
         """Frames dropped so far."""
@@ -155,8 +225,8 @@ class Readers:
             frames = iter(opened)  # raises if another reader uses the source; then it must stay as it is
             queue.source, opened.keeps_yuv = opened, self._keeps_yuv
             with opened:
-                if self._drops_late:
-                    _check_is_live(opened)
+                if self._drops_late or self._deadlines is not None:
+                    _check_is_live(opened, "drop_late must be False" if self._drops_late else "deadlines must be None")
                 opened.on_fallback = self._on_fallback
                 has_told = opened.kind == "list"  # a list reports its own fallback
                 for frame in frames:
@@ -171,14 +241,15 @@ class Readers:
                 _log.warning("source %d broke off, the others go on: %s", queue.number, caught)
         finally:
             with self._lock:
-                queue.error, queue.is_reading = error, False
+                queue.error, queue.is_reading = queue.error or error, False
                 self._arrived.notify_all()
 
     def _put(self, queue: _Queue, frame: Frame, source: Source) -> bool:
         """Queue a frame; returns False if the readers were closed."""
         if queue.number:
             # dataclasses.replace takes three times as long, which counts at thousands of frames per second.
-            frame = Frame(frame.index, frame.time_s, frame.pixels, frame.source, frame.name, queue.number)
+            about = frame.index, frame.time_s, frame.pixels, frame.source, frame.name
+            frame = Frame(*about, queue.number, (), frame.arrived_s)
         try:
             pieces = [frame] if self._cut is None else self._cut(frame)
         except InputError as error:
@@ -187,11 +258,17 @@ class Readers:
             source.bad_frames.append((frame.index, str(error)))
             return True
         with self._lock:
+            queue.read += 1
+            if self._deadlines is not None:
+                self._deadlines.count(seen=1)
+                if queue.read % source.taken_every:
+                    source.frames_dropped += 1
+                    queue.dropped += 1
+                    return not self._is_closed
+                if len(queue.frames) >= self._room:
+                    self._drop(queue)
             if self._drops_late and len(queue.frames) >= queue.last > 0:
-                source.frames_dropped += 1
-                queue.dropped += 1
-                for _ in range(queue.last):
-                    queue.frames.pop()
+                self._drop(queue, is_newest=True)
             while len(queue.frames) >= self._room and not (self._is_closed or self._drops_late):
                 queue.is_waiting = True
                 queue.has_room.wait()
@@ -210,13 +287,14 @@ class _Queue:
         self.has_room = threading.Condition(lock)
         self.is_waiting = False  # whether the thread waits for room
         self.frames: deque[Frame] = deque()
-        self.source: Source | None = None  # None until it is open
+        self.source: Any = None  # the opened `Source`; None until then
         self.error: BaseException | None = None
         self.is_reading = True
         self.dropped = 0
+        self.read = 0
         self.last = 0  # pieces of the newest frame, at the end of `frames`
 
 
-def _check_is_live(source: Source) -> None:
+def _check_is_live(source: Source, rule: str) -> None:
     if source.kind == "image" or (source.kind == "video" and not source.is_live):
-        raise InputError(f"drop_late must be False for {source.name!r}: it is a file, whose frames wait.")
+        raise InputError(f"{rule} for {source.name!r}: it is a file, whose frames wait.")

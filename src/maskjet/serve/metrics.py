@@ -101,6 +101,7 @@ def _collect_sources(states: Mapping[str, SourceState]) -> Iterator[Metric]:
     labels = ("source",)
     connected = GaugeMetricFamily("maskjet_source_connected", "1 while a source is open.", labels=labels)
     lag = GaugeMetricFamily("maskjet_source_lag_seconds", "How late a live source's frames are.", labels=labels)
+    latency = GaugeMetricFamily("maskjet_source_latency_seconds", "From a packet to its result, p99.", labels=labels)
     reconnects = CounterMetricFamily("maskjet_source_reconnects", "Times a source was opened again.", labels=labels)
     bad_frames = CounterMetricFamily("maskjet_source_bad_frames", "Bad frames, and gaps.", labels=labels)
     for identity, state in states.items():
@@ -109,7 +110,9 @@ def _collect_sources(states: Mapping[str, SourceState]) -> Iterator[Metric]:
         bad_frames.add_metric((identity,), state.bad_frames)
         if state.lag_s is not None:
             lag.add_metric((identity,), state.lag_s)
-    yield from (connected, lag, reconnects, bad_frames)
+        if state.latency_s is not None:
+            latency.add_metric((identity,), state.latency_s)
+    yield from (connected, lag, latency, reconnects, bad_frames)
 
 
 def _gpu_memory(devices: Iterable[str]) -> Metric:

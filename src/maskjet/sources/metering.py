@@ -26,8 +26,12 @@ class SourceState:
     lag_s: float | None = None
     """Delay of the last frame relative to the least delayed one, in seconds; None if the source is not live or its
     frames have no times."""
+    latency_s: float | None = None
+    """99th percentile of the time from a live frame's packet to its result, of the last 256; None if there is none."""
     drops: int = 0
-    """Frames skipped because newer ones had arrived."""
+    """Frames skipped because newer ones had arrived, or as they could not be ready in time."""
+    taken_every: int = 1
+    """Distance of the frames that are taken, as the machine is full; 1 for all."""
     bad_frames: int = 0
     """Entries in `Source.bad_frames` so far: frames that could not be decoded, and runs of missing frames."""
     reconnects: int = 0
@@ -38,6 +42,8 @@ class SourceState:
     def __str__(self) -> str:
         away = "ended" if self.error is None else f"not connected ({self.error})"
         lag = [] if self.lag_s is None else [f"{self.lag_s:.1f} s late"]
+        lag += [] if self.latency_s is None else [f"results within {1000 * self.latency_s:.0f} ms (p99)"]
+        lag += [f"1 frame in {self.taken_every} taken"] if self.taken_every > 1 else []
         counts = {"reconnect": self.reconnects, "drop": self.drops, "bad frame": self.bad_frames}
         return ", ".join(
             [
@@ -58,6 +64,8 @@ class Meter:
 
     def __init__(self) -> None:
         self._moments: deque[float] = deque(maxlen=_MOST_MOMENTS)
+        self.latencies: deque[float] = deque(maxlen=_MOST_MOMENTS)
+        """Times from packets to results, in seconds; any thread adds them."""
         self._least: tuple[float, float] | None = None  # least lateness, and time of its measurement
         self._last_s = -math.inf  # time of the last frame
         self.lag_s: float | None = None
@@ -82,6 +90,12 @@ class Meter:
     def begin_anew(self) -> None:
         """Reset the lag, before frames of another connection or clock."""
         self._least = self.lag_s = None
+
+    @property
+    def latency_s(self) -> float | None:
+        """99th percentile of the last latencies, in seconds; None if there are none."""
+        latencies = sorted(self.latencies)
+        return latencies[int(0.99 * (len(latencies) - 1) + 0.5)] if latencies else None
 
     @property
     def fps(self) -> float:

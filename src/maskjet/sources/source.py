@@ -54,6 +54,8 @@ class Frame:
     """Index of the frame's source among those read in parallel, from 0."""
     counts: Sequence[Count] = ()
     """Counts of lines and zones up to this frame, which outputs show; none if it was not counted."""
+    arrived_s: float | None = None
+    """When the demuxer handed out a live frame's packet, by `time.monotonic`; None of other frames."""
 
     @cached_property
     def image(self) -> NDArray[np.uint8]:
@@ -125,6 +127,7 @@ class Source(ABC):
             GPU memory.
         fallback: Why frames are decoded or converted on the CPU although the GPU was to do it, the first reason of
             several; None if they are not.
+        taken_every: Distance of the frames that are taken of a live source, as the machine is full; 1 for all.
         keeps_yuv: Whether pictures of a video that the CPU decodes become RGB only where that is asked for; set before
             frames are read.
         on_fallback: Called by a list with the reason of each image or video that the CPU decodes though the GPU was to.
@@ -140,6 +143,7 @@ class Source(ABC):
     is_live: bool = False
     decoder: str = "cpu"
     fallback: str | None = None
+    taken_every: int = 1
     keeps_yuv: bool = False
     on_fallback: Callable[[str], object] = staticmethod(lambda _: None)
 
@@ -175,9 +179,15 @@ class Source(ABC):
             connected=self._is_connected,
             fps=self._meter.fps,
             lag_s=self._meter.lag_s if self.is_live else None,
+            latency_s=self._meter.latency_s,
+            taken_every=self.taken_every,
             drops=self.frames_dropped,
             bad_frames=len(self.bad_frames),
         )
+
+    def note_latency(self, latency_s: float) -> None:
+        """Record the time from a frame's packet to its result, in seconds."""
+        self._meter.latencies.append(latency_s)
 
     @abstractmethod
     def _read(self) -> Iterator[Frame]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from itertools import chain
@@ -17,6 +18,8 @@ from maskjet.sources.containers import live_packets, open_container, reason, sho
 from maskjet.sources.losses import Loss, Losses
 from maskjet.sources.opened_video import OpenedVideo
 from maskjet.sources.video_index import MOST_PASSED, SEEKABLE, Entry
+
+_MOST_ARRIVALS = 64  # packets whose pictures have not come
 
 
 class CannotEnterError(SourceError):
@@ -33,6 +36,8 @@ class VideoDecoder:
     def __init__(self, video: OpenedVideo, entry: Entry | None = None, *, exact_until: float | None = None) -> None:
         self._video, self._entry, self._exact_until = video, entry, exact_until
         self._losses = Losses(video.container, video.stream, entry, has_all_pictures=exact_until is not None)
+        self.arrivals: dict[int | None, float] = {}
+        """When the packets of a live source were handed out, by their presentation time in ticks."""
         self._has_decoder = False  # a GPU decoder is created with the first pictures
 
     def __iter__(self) -> Iterator[av.VideoFrame | Loss]:
@@ -104,7 +109,11 @@ class VideoDecoder:
     def _packets(self, container: av.container.InputContainer, stream: av.VideoStream) -> Iterator[av.Packet[Any]]:
         """Yield packets of all streams (live: of the video), then an empty one that drains the decoder."""
         if self._video.is_live:
-            yield from live_packets(container, stream)
+            for packet in live_packets(container, stream):
+                self.arrivals[packet.pts] = time.monotonic()
+                if len(self.arrivals) > _MOST_ARRIVALS:
+                    del self.arrivals[next(iter(self.arrivals))]
+                yield packet
             return
         try:
             yield from container.demux()

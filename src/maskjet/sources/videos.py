@@ -132,7 +132,8 @@ class VideoSource(Source):
         self._start_s = float((stream.start_time or 0) * (stream.time_base or 0))
         self.frames_seen = 0 if entry is None else entry.index
         stop = math.inf if selection.stop is None else selection.stop
-        self._decoded = iter(VideoDecoder(video, entry, exact_until=stop if is_part and entry is not None else None))
+        self._decoder = VideoDecoder(video, entry, exact_until=stop if is_part and entry is not None else None)
+        self._decoded = iter(self._decoder)
         self._first: Frame | None = None
 
     @property
@@ -153,7 +154,7 @@ class VideoSource(Source):
             if not self.keeps_yuv and isinstance(frame.pixels, HeldPicture):
                 with translate_ffmpeg_errors(self.name):
                     rgb = frame.pixels.to_rgb()
-                frame = Frame(frame.index, frame.time_s, rgb, frame.source, frame.name)
+                frame = Frame(frame.index, frame.time_s, rgb, frame.source, frame.name, arrived_s=frame.arrived_s)
             yield frame
             given += 1
             if given == self._selection.limit:
@@ -195,6 +196,7 @@ class VideoSource(Source):
     def _frame_of(self, picture: av.VideoFrame) -> Frame | None:
         """Number a picture, and make a frame of it if it is selected."""
         index, time_s = self.frames_seen, picture.time if self._began is None else time.monotonic() - self._began
+        arrived_s = self._decoder.arrivals.pop(picture.pts, None)
         self.frames_seen += 1
         if not self._is_selected(index, time_s):
             return None
@@ -210,7 +212,7 @@ class VideoSource(Source):
             self.fallback = self.fallback or converter.fallback
             if converter.is_on_cpu:
                 self.decoder = "cpu"
-        return Frame(index, time_s, pixels, self.name, f"{self.name}#{index}")
+        return Frame(index, time_s, pixels, self.name, f"{self.name}#{index}", arrived_s=arrived_s)
 
     def _is_selected(self, index: int, time_s: float | None) -> bool:
         """Whether a frame is selected; the first one that is late enough fixes a start in seconds."""
