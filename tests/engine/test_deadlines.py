@@ -74,8 +74,9 @@ def streams(frames):
 
 @pytest.mark.parametrize(("priorities", "expected"), [((), [1, 2, 0]), ((1, 1, 2), [2, 1, 0])])
 def test_a_batch_takes_the_most_urgent_frames(priorities, expected):
-    cameras = [Camera(), Camera(), Camera()]
-    with reading(Deadlines(9, priorities=priorities), cameras) as readers:
+    cameras, deadlines = [Camera(), Camera(), Camera()], Deadlines(9, priorities=priorities)
+    learn(deadlines, 1, 0.01)
+    with reading(deadlines, cameras) as readers:
         for camera, age in zip(cameras, (0.1, 0.3, 0.2), strict=True):
             camera.give(age)
         has_read(cameras, 1, 1, 1)
@@ -83,19 +84,39 @@ def test_a_batch_takes_the_most_urgent_frames(priorities, expected):
         assert streams(readers.take(2, waits=True)) == expected[2:]
 
 
-def test_what_can_not_be_ready_in_time_is_dropped_before_it_is_taken():
+def learn(deadlines, size, seconds):
+    """Let a batch take so long, which ends now."""
+    deadlines.begin(size)
+    deadlines.learn(time.monotonic() - seconds)
+
+
+def test_what_can_not_be_ready_in_time_is_dropped_before_it_is_taken(monkeypatch):
     camera, deadlines = Camera(), Deadlines(1)
     with reading(deadlines, [camera], room=9) as readers:
-        deadlines.learn(1, time.monotonic() - 0.6)  # a batch takes 0.3 s, of 0.6 s the half
+        learn(deadlines, 1, 0.3)
         camera.give(2, 0.8, 0.1)
         has_read([camera], 3)
         (frame,) = readers.take(3, waits=True)
         assert (frame.index, camera.frames_dropped, readers.dropped) == (2, 2, 2)
+        camera.give(0.5)  # 0.3 s to wait for the first batch, and 0.3 s by itself
+        has_read([camera], 4)
+        assert readers.take(1, waits=False) == []
         readers.done([frame], time.monotonic())
-        assert 0.1 <= camera._meter.latency_s < 1
-        camera.give(*[0.8] * 40)  # until a slow batch is forgotten
-        (frame,) = readers.take(1, waits=True)
-        assert 4 < frame.index < 40
+        assert (camera.frames_dropped, camera.state.latency_s >= 0.1) == (3, True)
+        learn(deadlines, 1, 50)
+        monkeypatch.setattr(module, "_STALE_S", 0.0)  # a slow batch is forgotten, or there would be no other
+        camera.give(0.8)
+        assert [frame.index for frame in readers.take(1, waits=True)] == [4]
+
+
+def test_a_batch_is_as_large_as_its_first_deadline_allows():
+    cameras, deadlines = [Camera() for _ in range(4)], Deadlines(1)
+    with reading(deadlines, cameras) as readers:
+        learn(deadlines, 1, 0.2)
+        for camera in cameras:
+            camera.give(0.3)
+        has_read(cameras, 1, 1, 1, 1)
+        assert len(readers.take(4, waits=True)) == 3  # in about 0.6 s; a fourth would take it 0.8
 
 
 def test_a_camera_is_read_on_while_its_frames_wait():
@@ -148,13 +169,14 @@ def test_the_last_source_is_refused_where_the_machine_is_full(clock):
 def test_the_load_is_that_of_batches_of_the_best_size(clock):
     deadlines = Deadlines(1)
     assert deadlines.load is None
-    for frames, cost_s in ((1, 0.1), (4, 0.2), (1, 0.1)):
-        deadlines.count(seen=frames)
-        taken_s = clock.now
-        clock.now += cost_s
-        deadlines.learn(frames, taken_s)
-        clock.now += 1.2
-    assert deadlines.load == pytest.approx(6 / (clock.now - 1.2 - 1000) * 0.05)
+    began_s = clock.now
+    for size, spent_s in ((1, 0.1), (4, 0.2), (1, 0.1)):
+        deadlines.count(seen=size)
+        deadlines.begin(size)
+        clock.now += spent_s
+        deadlines.learn(clock.now - spent_s)
+        clock.now += 1
+    assert deadlines.load == pytest.approx(6 / (clock.now - 1 - began_s) * 0.05)
     assert deadlines.of([0]).load is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -12,8 +13,7 @@ from maskjet.errors import InputError
 from maskjet.sources.source import Frame
 
 WhenFull = Literal["slower", "refuse"]
-_RISE, _FALL = 0.5, 0.05  # weights of a batch that took longer, or shorter, than those before
-_FORGOTTEN = 0.95  # of the expected time where it lets a frame be dropped, so that a single slow batch is forgotten
+_STALE_S = 1.0  # time without results after which times are learnt anew, or one slow batch would be the last
 _WINDOW_S = 2.0  # time over which drops are counted
 _MOST_DROPPED = 0.01  # share of a window's frames; more break the promise
 _CALM_S = 60.0  # time without drops after which a source gets its rate back
@@ -23,8 +23,9 @@ class Deadlines:
     """A promise for live sources: each result within `max_latency` seconds of its frame's packet, or none.
 
     The time runs from the demuxer's handing out the packet to the result's being handed over. Frames go in the order of
-    their deadlines. One that can't be ready in time, as batches take now, is dropped before the network sees it, and
-    counted in `Source.frames_dropped`. For one stream; whole frames alone, all of them detected on.
+    their deadlines, in batches that are as large as the first deadline allows. One that can't be ready in time, as
+    batches take now, is dropped before the network sees it, and counted in `Source.frames_dropped`. For one stream;
+    whole frames alone, all of them detected on.
 
     Args:
         max_latency: Seconds, above 0.
@@ -53,10 +54,12 @@ class Deadlines:
         if when_full is not None:
             check_choice("when_full", when_full, get_args(WhenFull))
         self.max_latency, self.priorities, self.when_full = max_latency, tuple(priorities), when_full
-        self._expected_s = 0.0  # from taking a batch to its results
-        self._costs: dict[int, float] = {}  # seconds per frame by size of the batch, while the device was busy
+        self._times: dict[
+            int, tuple[float, float]
+        ] = {}  # of batches by size, the device being busy with one: see `learn`
+        self._in_flight: deque[int] = deque()  # sizes of the batches that were taken
         self._done_s = 0.0  # time of the last results
-        self._began_s: float | None = None
+        self._began_s: float | None = None  # of the first batch
         self._seen, self._window = 0, (0.0, 0, 0)  # frames so far; a window's begin, its frames and drops
         self._calm_s = 0.0  # begin of the time without drops
 
@@ -71,21 +74,33 @@ class Deadlines:
 
         None before the first result. Sources of this kind that fit are their number divided by it.
         """
-        if self._began_s is None or not self._costs:
+        if self._began_s is None or not self._times:
             return None
-        return self._seen / max(self._done_s - self._began_s, _WINDOW_S) * min(self._costs.values())
+        seconds = max(self._done_s - self._began_s, _WINDOW_S)
+        return self._seen / seconds * min(mean_s / size for size, (mean_s, _) in self._times.items())
 
     def urgency(self, frame: Frame) -> tuple[int, float]:
         """A key that is lower for frames that go first."""
         priority = self.priorities[frame.stream] if self.priorities else 1
         return -priority, -math.inf if frame.arrived_s is None else frame.arrived_s
 
-    def is_hopeless(self, frame: Frame) -> bool:
-        """Whether a frame can't be ready in time; it is then to be dropped."""
-        if frame.arrived_s is None or time.monotonic() + self._expected_s <= frame.arrived_s + self.max_latency:
-            return False
-        self._expected_s *= _FORGOTTEN
-        return True
+    def fits(self, frame: Frame, size: int = 1) -> bool:
+        """Whether a frame is ready in time in a batch of this size that is taken now."""
+        if frame.arrived_s is None:
+            return True
+        now = time.monotonic()
+        if not self._in_flight and now - self._done_s > _STALE_S:
+            self._times.clear()
+        ready_s = max(now, self._done_s + sum(map(self._time_of, self._in_flight))) + self._time_of(size)
+        return ready_s <= frame.arrived_s + self.max_latency
+
+    def _time_of(self, size: int) -> float:
+        """Seconds in which most batches are done, as those of the next known size; the first one has a single frame."""
+        if not self._times:
+            return 0.0 if size == 1 else math.inf
+        known = max((each for each in self._times if each <= size), default=min(self._times))
+        mean_s, deviation_s = self._times[known]
+        return (mean_s + 2 * deviation_s) * size / known
 
     def count(self, *, seen: int = 0, dropped: int = 0) -> None:
         """Count frames that came, and of these the dropped ones."""
@@ -93,15 +108,22 @@ class Deadlines:
         self._seen += seen
         self._window = began_s, frames + seen, drops + dropped
 
-    def learn(self, frames: int, taken_s: float) -> None:
-        """Learn from a batch that is done now how long they take."""
-        now = time.monotonic()
-        self._began_s = taken_s if self._began_s is None else self._began_s
-        more_s = now - taken_s - self._expected_s
-        self._expected_s += more_s * (_RISE if more_s > 0 else _FALL)
-        cost_s = (now - max(taken_s, self._done_s)) / frames
-        self._costs[frames] = cost_s + (1 - _FALL) * (self._costs.get(frames, cost_s) - cost_s)
+    def begin(self, size: int) -> None:
+        """Note that a batch was taken."""
+        self._in_flight.append(size)
+
+    def learn(self, taken_s: float) -> None:
+        """Note that the oldest batch, taken at that time, is done now: in means of times and of their deviations.
+
+        They are weighted as those of round trips in TCP (RFC 6298).
+        """
+        now, size = time.monotonic(), self._in_flight.popleft()
+        spent_s = now - max(taken_s, self._done_s)
+        mean_s, deviation_s = self._times.get(size, (spent_s, 0.0))
+        deviation_s += (abs(spent_s - mean_s) - deviation_s) / 4
+        self._times[size] = mean_s + (spent_s - mean_s) / 8, deviation_s
         self._done_s = now
+        self._began_s = taken_s if self._began_s is None else self._began_s
 
     def judge(self) -> Literal["full", "calm"] | None:
         """At the end of a window, whether too much was dropped in it; "calm" if nothing was for a minute."""

@@ -95,6 +95,8 @@ class Readers:
             kind: Hashable = None
             others = []  # queues whose next frame is of another kind
             order, place, idle = self._order(), 0, 0
+            while self._deadlines is not None and most > 1 and not self._deadlines.fits(order[0].frames[0], most):
+                most -= 1
             while len(taken) < most and idle < len(order):
                 queue = order[place]
                 place = (place + 1) % len(order)
@@ -108,6 +110,8 @@ class Readers:
                 elif queue.frames:
                     others.append(queue.number)
             self._first = others[0] if others else order[place].number
+            if self._deadlines is not None:
+                self._deadlines.begin(len(taken))
             return taken
 
     def _order(self) -> Sequence[_Queue]:
@@ -124,7 +128,7 @@ class Readers:
         if deadlines is None:
             return
         for queue in self._queues:
-            while queue.frames and deadlines.is_hopeless(queue.frames[0]):
+            while queue.frames and not deadlines.fits(queue.frames[0]):
                 self._drop(queue)
         verdict = deadlines.judge()
         if verdict is not None:
@@ -198,7 +202,7 @@ class Readers:
                 source.note_latency(now - frame.arrived_s)
         if self._deadlines is not None and frames:
             with self._lock:
-                self._deadlines.learn(len(frames), taken_s)
+                self._deadlines.learn(taken_s)
 
     @property
     def dropped(self) -> int:
