@@ -1,4 +1,4 @@
-"""The Open Inference Protocol (KServe v2) over HTTP; `v2_codec` has its wire formats.
+"""The Open Inference Protocol (KServe v2) over HTTP; docs/serving.md has its wire formats.
 
 Each model has one version, "1". Errors are {"error": "..."}, with the status codes of the /v1 routes. Of Triton's
 extensions only binary tensor data is supported; paths of others (shared memory, config, statistics) answer 404.

@@ -1,4 +1,4 @@
-"""Read the images of an inference request; for wire formats see `v2_codec`."""
+"""Read the images of an inference request, in the forms that docs/serving.md describes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read_images(tensor: ImageTensor, binary: memoryview, most_images: int, most_
     """Read the images of the single input, uint8 [H, W, 3] that share memory with `binary`, or image files, unchecked.
 
     `binary` may be all bytes after the JSON. Raises ProblemError 413 for more images or pixels, and InputError for an
-    input that is not as described in `v2_codec`.
+    input that is not as described there.
     """
     if tensor.parameters.shared_memory_region is not None:
         raise InputError("image must be in the request's body, as this service has no shared memory.")
