@@ -44,7 +44,6 @@ class Command(TyperCommand):
 
 
 def _show_all(ctx: typer.Context, is_asked: bool) -> None:
-    """Print the help with all options, if asked for."""
     if is_asked:
         ctx.meta[_SHOWS_ALL] = True
         typer.echo(ctx.get_help())

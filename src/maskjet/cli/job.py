@@ -190,7 +190,6 @@ def job(
 
 
 def _make_workers(where: PlaceOptions, config: EngineConfig) -> MakeWorkers:
-    """Workers on a Ray cluster or on this machine."""
     ray, workers = where.ray, where.workers
     if ray is None:
         from maskjet.host.devices import choose

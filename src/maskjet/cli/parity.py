@@ -114,7 +114,6 @@ def parity_gate(
 
 
 def _name(record: Record, path: Path) -> Record:
-    """Name a record by its path."""
     return replace(record, about={**record.about, "name": printable(str(path))})
 
 

@@ -131,7 +131,6 @@ def parse_models(given: Sequence[str], weights: object = None) -> dict[str, str]
 
 
 def _serve_alone(chosen: dict[str, str], weights: Path | None, config: EngineConfig, settings: Settings) -> None:
-    """Serve in this process."""
     from maskjet.host import process
     from maskjet.model import open_model
     from maskjet.serve import create_app, server

@@ -194,7 +194,6 @@ def _read_image(file: SourceFile) -> Encoded:
 
 
 def _read_object(file: SourceFile, most: int = -1) -> bytes:
-    """Read an object, or its first `most` bytes."""
     with translate_errors(SourceError, f"source must be readable, {file.path!r} is not"):
         system, path = storage.resolve(file.path)
         with system.open(path, "rb") as stream:

@@ -51,7 +51,6 @@ def parse_url(url: str) -> SplitResult:
 
 
 def _texts(frame: Frame) -> Iterator[str]:
-    """Yield a frame's events as JSON texts."""
     about = {"index": frame.index, "time_s": frame.time_s, "source": frame.source}
     for count in frame.counts:
         for event in count.events:

@@ -287,7 +287,6 @@ def _check_form(out: str) -> None:
 
 
 def _check_paths(outs: Sequence[str], sources: Sequence[AnySource], style: Style) -> None:
-    """Check paths without `{}`."""
     if not outs:
         raise InputError("out must name at least one output, got none.")
     files = set(_identities(sources))

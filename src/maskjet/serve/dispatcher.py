@@ -313,7 +313,6 @@ class Dispatcher:
         return taken
 
     def _serve(self) -> None:
-        """Run batches until the dispatcher is closed."""
         while not self._is_over:
             with self._lock:
                 self._may_run.wait_for(lambda: self._is_over or self._may_start())

@@ -122,7 +122,6 @@ class Guard:
 
     @staticmethod
     def _check_origin(headers: Headers) -> None:
-        """Refuse cross-origin requests."""
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != headers.get("host"):
             raise problems.ProblemError(

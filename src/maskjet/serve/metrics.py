@@ -70,7 +70,6 @@ def merge(texts: Mapping[str, str]) -> bytes:
 
 
 def _collect_state(dispatchers: Mapping[str, Dispatcher], is_ready: bool) -> Iterator[Metric]:
-    """Metrics of the models."""
     yield GaugeMetricFamily("maskjet_ready", "1 while requests are answered at once.", value=is_ready)
     depth = GaugeMetricFamily("maskjet_queue_depth", "Images that wait.", labels=("model",))
     images = CounterMetricFamily("maskjet_images", "Images detected on.", labels=("model",))
@@ -92,7 +91,6 @@ def _collect_state(dispatchers: Mapping[str, Dispatcher], is_ready: bool) -> Ite
 
 
 def _collect_sources(states: Mapping[str, SourceState]) -> Iterator[Metric]:
-    """Metrics of the sources, by id."""
     labels = ("source",)
     connected = GaugeMetricFamily("maskjet_source_connected", "1 while a source is open.", labels=labels)
     lag = GaugeMetricFamily("maskjet_source_lag_seconds", "How late a live source's frames are.", labels=labels)

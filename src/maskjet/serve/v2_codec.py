@@ -165,7 +165,6 @@ def _collect(found: Sequence[Detections], spec: TensorSpec) -> tuple[NDArray[Any
 
 
 def _to_bytes(values: NDArray[Any] | list[bytes]) -> bytes:
-    """Encode an output's values in binary."""
     if isinstance(values, list):
         return b"".join(chain.from_iterable((v2_images.PREFIX.pack(len(one)), one) for one in values))
     return values.tobytes()

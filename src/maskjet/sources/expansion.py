@@ -64,7 +64,6 @@ def expand_sources(source: Any, *, recursive: bool = False) -> list[UnopenedSour
 
 
 def _wrap_given(given: Any) -> UnopenedSource:
-    """Wrap a single source."""
     if isinstance(given, UnopenedSource):
         return given
     if isinstance(given, Source):
