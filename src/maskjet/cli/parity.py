@@ -130,7 +130,6 @@ def _score(records: tuple[Record, Record], folder: Path) -> PrecisionReport:
 
 
 def _read_images(source: str, found: CheckReport, record: Record) -> Iterator[Image]:
-    """Read the images that differ most, given again."""
     from maskjet.sources.frames import open_source
 
     for worst in found.worst:

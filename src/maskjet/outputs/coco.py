@@ -92,7 +92,6 @@ class CocoJson(TextFile):
         self.append("".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries))
 
     def _finish(self, temporary: TemporaryFile) -> None:
-        """Build the data set, or the list of results, from the entries."""
         with replacing(self._path) as whole:
             if self._kind:
                 _copy(temporary.path, b"", whole)

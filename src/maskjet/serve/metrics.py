@@ -106,7 +106,6 @@ def _collect_sources(states: Mapping[str, SourceState]) -> Iterator[Metric]:
 
 
 def _gpu_memory(devices: Iterable[str]) -> Metric:
-    """Memory held by PyTorch on the models' GPUs."""
     import torch
 
     family = GaugeMetricFamily("maskjet_gpu_memory_bytes", "GPU memory held by PyTorch.", labels=("device", "kind"))
