@@ -90,8 +90,6 @@ def _check_out(out: str | os.PathLike[str]) -> Path:
     path = Path(out)
     if path.suffix != ONNX:
         raise InputError(f"out must end in .onnx, got {str(path)!r}.")
-    if path.exists() and not path.is_file():
-        raise InputError(f"out must be a file, got {str(path)!r}, which is none.")
     return path
 
 
