@@ -212,9 +212,6 @@ class _GuardedRequest:
         if self._scope["type"] == "http":
             await problem.response(self._scope["path"])(self._scope, self._receive, self.send)
             return
-        if "websocket.http.response" not in self._scope.get("extensions", {}):
-            await self._send({"type": "websocket.close", "code": 1008, "reason": problem.detail[:120]})
-            return
         response = problem.response()
         start = {"type": "websocket.http.response.start", "status": problem.status, "headers": response.raw_headers}
         await self._send(start)

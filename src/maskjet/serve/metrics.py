@@ -52,10 +52,6 @@ class Metrics(Collector):
         yield from _collect_state(self._dispatchers, self._is_ready())
         yield from _collect_sources(self.source_states())
 
-    def text(self) -> bytes:
-        """The samples in Prometheus' text format."""
-        return generate_latest(self.registry)
-
 
 def merge(texts: Mapping[str, str]) -> bytes:
     """Merge texts in Prometheus' format by process; each sample gets the label `process`."""
@@ -145,7 +141,7 @@ class RequestCounter:
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def metrics(request: Request) -> Response:
     """Metrics in Prometheus' text format; with several processes those of all, labelled `process`."""
-    text: bytes = request.app.state.service.metrics.text()
+    text = generate_latest(request.app.state.service.metrics.registry)
     other_workers: OtherWorkers | None = request.app.state.other_workers
     if other_workers is not None and not is_from_worker(request.scope):
         texts = await other_workers.ask_all("/metrics", text.decode())
