@@ -14,6 +14,7 @@ import pytest
 import torch
 import typer
 import typer.exceptions
+from prometheus_client import generate_latest
 
 import maskjet
 from benchmarks.planted import plant_network, randomise
@@ -22,7 +23,7 @@ from maskjet.cli.app import app
 from maskjet.config import EngineConfig
 from maskjet.networks.rfdetr import RFDETR
 from maskjet.serve import create_app
-from maskjet.serve.settings import NAMES, Settings
+from maskjet.serve.settings import Settings
 from maskjet.spec import SPECS
 from tests.snippets import ADDRESS, ROOT, Page, check, check_command, check_request, compare, find_snippets
 from tools import site_pages
@@ -229,13 +230,15 @@ def describe_setting(name):
 
 
 def test_every_setting_of_the_service_is_on_its_page():
-    table = "\n".join(["| | Default | |", "|---|---|---|", *map(describe_setting, NAMES)])
+    table = "\n".join(
+        ["| | Default | |", "|---|---|---|", *(describe_setting(each.name) for each in dataclasses.fields(Settings))]
+    )
     assert f"\n{table}\n" in SERVING, f"the table of docs/serving.md must be\n{table}"
 
 
 def test_every_measurement_of_the_service_is_on_its_page():
     with maskjet.load("demo", device="cpu") as model:
-        text = create_app({"demo": model}).state.service.metrics.text().decode()
+        text = generate_latest(create_app({"demo": model}).state.service.metrics.registry).decode()
     names = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
     rows = set(re.findall(r"^\| `(maskjet_\w+)` \|", SERVING, re.MULTILINE))
     assert rows == {name for name in names if not name.endswith("_created")}

@@ -166,7 +166,6 @@ def _same(spec: ModelSpec | TwoStageSpec, threshold: float) -> torch.Tensor:
 
 
 def _number(threshold: Any) -> float:
-    """Check one threshold."""
     try:
         value = float(threshold)
     except OverflowError as error:
@@ -180,7 +179,6 @@ def _number(threshold: Any) -> float:
 
 
 def _names(classes: Sequence[str]) -> tuple[str, ...]:
-    """Check a list of class names."""
     names = tuple(classes) if isinstance(classes, Iterable) and not isinstance(classes, str) else ()
     if not names or not all(isinstance(name, str) for name in names):
         raise InputError(f"classes must be a list of names, at least one, got {classes!r}.")

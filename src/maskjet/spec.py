@@ -119,7 +119,6 @@ class ModelSpec:
             raise InputError(f"{name} must be {expected}, got {shown(getattr(self, name))}.")
 
     def _check_values(self) -> None:
-        """Check each field by itself."""
         sides = self.input_size if isinstance(self.input_size, tuple) else (self.input_size,) * 2
         self._check("input_size", len(sides) == 2, "a side, or height and width")
         for name, bounds in BOUNDS.items():

@@ -57,11 +57,6 @@ def test_help_begins_with_the_options_that_most_people_use(capsys, monkeypatch):
     assert shown == sum(param.param_type_name == "option" for param in ALL["run",].params) + 1
 
 
-def test_an_option_of_one_value_is_given_once(capsys):
-    code, out, err = call(capsys, *["maskjet", "traffic", "video", "v.mp4", "--seed", "1", "--seed", "2"])
-    assert (code, out, err) == (2, "", "maskjet: --seed must be given once, got it 2 times.\n")
-
-
 def test_every_option_has_help_and_a_metavar():
     for words, command in ALL.items():
         for param in command.params:

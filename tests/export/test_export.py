@@ -321,7 +321,7 @@ def test_images_are_resized_to_their_size(sides, tmp_path):
     [
         ({"out": "a.pt"}, InputError, "out"),
         ({"out": 3}, InputError, "out"),
-        ({"out": "folder.onnx"}, InputError, "out"),
+        ({"out": "folder.onnx", "model": tiny_network()}, OutputError, "out"),
         ({"out": "file/a.onnx", "model": tiny_network()}, OutputError, "out"),
         ({"precision": "fp61"}, InputError, "precision"),
         *(({"batch": batch}, InputError, "batch") for batch in (0, -1, 257, 1.0, True, "2")),

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 
-import maskjet.jobs
 from maskjet.errors import InputError, MissingDependencyError, UnsupportedError
 from maskjet.jobs import cluster
 from maskjet.jobs.cluster import Pool, fit
@@ -96,7 +95,7 @@ def test_rays_client_is_refused(monkeypatch):
         connect("ray://head:10001")
     client = SimpleNamespace(ray=SimpleNamespace(is_connected=lambda: True))
     ray = SimpleNamespace(util=SimpleNamespace(client=client), is_initialized=lambda: True)
-    monkeypatch.setattr(cluster, "import_ray", lambda: ray)
+    monkeypatch.setattr(cluster, "require", lambda *_, **__: ray)
     with pytest.raises(UnsupportedError, match="not by ray://"):
         connect("auto")
 
@@ -145,7 +144,7 @@ def test_workers_have_an_empty_folder_unless_a_submitted_job_has_one(monkeypatch
         environments.append({name: list(Path(folder).iterdir()) for name, folder in runtime_env.items()})
 
     ray.init = init
-    monkeypatch.setattr(cluster, "import_ray", lambda: ray)
+    monkeypatch.setattr(cluster, "require", lambda *_, **__: ray)
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", submitted)
     with cluster.connected("auto"):
         assert environments == [given]
@@ -155,7 +154,7 @@ def test_rays_handler_of_sigterm_does_not_replace_the_drivers(monkeypatch):
     before = signal.signal(signal.SIGTERM, finish := lambda *_: None)
     ray = SimpleNamespace(is_initialized=lambda: False, shutdown=lambda: None)
     ray.init = lambda *_, **__: signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    monkeypatch.setattr(cluster, "import_ray", lambda: ray)
+    monkeypatch.setattr(cluster, "require", lambda *_, **__: ray)
     try:
         with cluster.connected("auto"):
             assert signal.getsignal(signal.SIGTERM) is finish
@@ -163,11 +162,8 @@ def test_rays_handler_of_sigterm_does_not_replace_the_drivers(monkeypatch):
         signal.signal(signal.SIGTERM, before)
 
 
-def test_public_names_are_imported_on_first_use():
-    assert [getattr(maskjet.jobs, name).__name__ for name in maskjet.jobs.__all__] == maskjet.jobs.__all__
-    with pytest.raises(AttributeError, match=r"module 'maskjet\.jobs' has no attribute 'proces'"):
-        maskjet.jobs.proces  # noqa: B018
-    loads("import maskjet.jobs", {"torch", "pyarrow", "ray"})
+def test_optional_packages_are_loaded_on_use_alone():
+    loads("import maskjet.jobs", {"pyarrow", "ray"})
 
 
 @pytest.mark.slow

@@ -68,6 +68,13 @@ def test_a_body_that_is_too_large_is_answered_while_it_is_sent(address):
     until(lambda: not address.service.memory.taken)
 
 
+@pytest.mark.parametrize("length", [b"-1", b"1e3", b"9" * 20, b"9" * 5000])
+def test_lengths_that_are_no_numbers_are_refused(address, length):
+    with connect(address) as connection:
+        connection.sendall(REQUEST + b"Content-Length: " + length + b"\r\n\r\nx")
+        assert read_all(connection).startswith(b"HTTP/1.1 400 ")
+
+
 def test_slow_senders_time_out(hasty):
     sent = (b"", REQUEST, REQUEST + b"Content-Length: 9\r\n\r\nx", LIVE, b"")
     with contextlib.ExitStack() as stack:

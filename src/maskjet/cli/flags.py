@@ -1,4 +1,4 @@
-"""Register commands, whose options are given once, and name options by flags in their errors."""
+"""Register commands, and name options by flags in their errors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
-
-from maskjet.errors import InputError
 
 _OTHER_NAMES = {
     "size_hw": "size",
@@ -35,16 +33,7 @@ _SHOWS_ALL = "maskjet.help_all"
 
 
 class Command(TyperCommand):
-    """Command whose values are given once, and whose help leaves options in panels to --help-all."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments; raises InputError if an option that keeps one value has several."""
-        _, _, order = self.make_parser(ctx).parse_args(args=[*args])
-        for param in {*order} if not ctx.resilient_parsing else ():
-            is_single = param.param_type_name == "option" and not (param.is_flag or param.multiple)  # type: ignore[attr-defined]
-            if is_single and order.count(param) > 1:
-                raise InputError(f"{max(param.opts, key=len)} must be given once, got it {order.count(param)} times.")
-        return super().parse_args(ctx, args)
+    """Command whose help leaves options in panels to --help-all."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help."""
@@ -55,7 +44,6 @@ class Command(TyperCommand):
 
 
 def _show_all(ctx: typer.Context, is_asked: bool) -> None:
-    """Print the help with all options, if asked for."""
     if is_asked:
         ctx.meta[_SHOWS_ALL] = True
         typer.echo(ctx.get_help())

@@ -90,7 +90,6 @@ def _warm_up(model: Model) -> Any:
 
 
 def _describe_spec(spec: ModelSpec | TwoStageSpec) -> dict[str, Any]:
-    """A model's name, input and classes, as JSON types."""
     from maskjet.spec import ModelSpec
 
     if isinstance(spec, ModelSpec):
@@ -108,7 +107,6 @@ def _describe_spec(spec: ModelSpec | TwoStageSpec) -> dict[str, Any]:
 
 
 def _describe_file(model: str, weights: Path | None) -> str:
-    """Describe the file that a model was read from, and its size."""
     path = weights or Path(model)
     if weights is None and model == "demo":
         return "part of maskjet: trained on drawn streets"
@@ -144,8 +142,6 @@ def _shown_classes(classes: Mapping[str, str]) -> str:
 
 
 def _lines(facts: Mapping[str, Any]) -> str:
-    """Format the facts, one per line."""
-
     def shown(value: Any) -> str:
         if isinstance(value, bool):
             return "yes" if value else "no"

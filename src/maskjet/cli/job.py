@@ -31,6 +31,7 @@ from maskjet.cli.options import (
 )
 from maskjet.config import NMS, EngineConfig
 from maskjet.errors import InputError
+from maskjet.host.extras import require
 from maskjet.tiling.layout import Tiling
 
 if TYPE_CHECKING:
@@ -190,7 +191,6 @@ def job(
 
 
 def _make_workers(where: PlaceOptions, config: EngineConfig) -> MakeWorkers:
-    """Workers on a Ray cluster or on this machine."""
     ray, workers = where.ray, where.workers
     if ray is None:
         from maskjet.host.devices import choose
@@ -206,10 +206,9 @@ def _make_workers(where: PlaceOptions, config: EngineConfig) -> MakeWorkers:
                 f"{name} must be left out with --ray, which gives each worker its device and cores, got {value!r}. "
                 "Choose --workers."
             )
-    from maskjet.jobs.cluster import import_ray
     from maskjet.jobs.ray import RayWorkers
 
-    import_ray()
+    require("ray", extra="ray", purpose="--ray")
     return lambda orders: RayWorkers(orders, ray, workers)
 
 

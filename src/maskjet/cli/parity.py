@@ -114,7 +114,6 @@ def parity_gate(
 
 
 def _name(record: Record, path: Path) -> Record:
-    """Name a record by its path."""
     return replace(record, about={**record.about, "name": printable(str(path))})
 
 
@@ -131,7 +130,6 @@ def _score(records: tuple[Record, Record], folder: Path) -> PrecisionReport:
 
 
 def _read_images(source: str, found: CheckReport, record: Record) -> Iterator[Image]:
-    """Read the images that differ most, given again."""
     from maskjet.sources.frames import open_source
 
     for worst in found.worst:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +24,7 @@ from maskjet.cli.options import (
 from maskjet.config import NMS, EngineConfig
 from maskjet.errors import InputError, MaskjetError
 from maskjet.serve import check_extra
-from maskjet.serve.settings import NAMES, Settings
+from maskjet.serve.settings import Settings
 
 EPILOG = """
 # Serve the built-in model on this machine, at http://127.0.0.1:8000.
@@ -46,7 +47,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     def make(given: dict[str, Any]) -> Settings:
         return Settings(**given | {"source": tuple(given.get("source", ()))}).with_token()
 
-    panels = {name: None if name in _MAIN else _SETTINGS_PANEL for name in NAMES}
+    panels = {each.name: None if each.name in _MAIN else _SETTINGS_PANEL for each in fields(Settings)}
     options = {name: option_of(Settings, name, panel, shows_default=True) for name, panel in panels.items()}
     return with_options(command, "settings", options, make)
 
@@ -131,7 +132,6 @@ def parse_models(given: Sequence[str], weights: object = None) -> dict[str, str]
 
 
 def _serve_alone(chosen: dict[str, str], weights: Path | None, config: EngineConfig, settings: Settings) -> None:
-    """Serve in this process."""
     from maskjet.host import process
     from maskjet.model import open_model
     from maskjet.serve import create_app, server

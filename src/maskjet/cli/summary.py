@@ -128,5 +128,4 @@ class Summary:
 
 
 def _count(number: int, noun: str, plural: str = "s") -> str:
-    """Format a count with its noun, in the singular for one."""
     return f"{number} {noun}{plural if number != 1 else ''}"

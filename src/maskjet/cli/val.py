@@ -86,7 +86,6 @@ def val(
 
 
 def _parse_map(texts: list[str] | None) -> dict[str, str]:
-    """Parse --map: the data set's class to the model's."""
     found = {}
     for item in split_list(texts):
         theirs, equals, ours = item.partition("=")

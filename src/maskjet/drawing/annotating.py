@@ -100,7 +100,6 @@ def _draw_line(
 def _paint_masks(
     canvas: NDArray[np.uint8], masks: Runs, colours: NDArray[np.uint8], *, style: DrawStyle, line: int
 ) -> None:
-    """Tint the masks and draw their outlines."""
     import torch  # takes a second to import; styles alone do not need it
 
     from maskjet.ops import paint

@@ -229,7 +229,6 @@ def _score_classes(
 
 
 def _rate(threshold: float | None, right: NDArray[np.bool_], things: int) -> OperatingPoint:
-    """Compute precision, recall and F1 from detections marked right or wrong."""
     hits, found = int(right.sum()), len(right)
     f1 = 2 * hits / (found + things) if found + things else None
     return OperatingPoint(threshold, hits / found if found else None, hits / things if things else None, f1)

@@ -35,20 +35,7 @@ def export(
 ) -> ExportedFile:
     """Write a network to an ONNX file of opset 17, and compare the file with the network.
 
-    The batch is free unless it is given, all other sizes are fixed, and nothing in the file depends on values: no Loop,
-    If or NonZero. Nodes and initialisers are named after the network's modules. The file's metadata say what the
-    network takes and finds: docs/export.md lists them.
-
-    Input: `images`, [batch, 3, S, S] in the file's precision, (RGB / 255 - mean) / std, stretched to S × S bilinearly
-    with half-pixel centres; `maskjet.ops.preprocess` makes it.
-
-    Outputs: `logits` float32 [batch, Q, C], `boxes_cxcywh` float32 [batch, Q, 4], 0..1 of the image, and with a mask
-    head `mask_logits` [batch, Q, h, w] in the file's precision, positive inside.
-
-    The comparison runs drawn streets through ONNX Runtime on the CPU, one and three at a time, or `batch`. In float32
-    logits and mask logits may differ by 1e-4, or by their largest value × 1e-4 / 16 if that is more, and boxes by 1e-5.
-    In float16 the mean difference of each output from the network in float32 may be twice that of the network in
-    float16.
+    docs/export.md says what a file takes and gives, which metadata it has, and how it is compared.
 
     Args:
         model: "demo", a named size with `weights`, or a checkpoint's path, as `maskjet.load` takes them; or an
@@ -103,8 +90,6 @@ def _check_out(out: str | os.PathLike[str]) -> Path:
     path = Path(out)
     if path.suffix != ONNX:
         raise InputError(f"out must end in .onnx, got {str(path)!r}.")
-    if path.exists() and not path.is_file():
-        raise InputError(f"out must be a file, got {str(path)!r}, which is none.")
     return path
 
 

@@ -54,7 +54,6 @@ def build_model(network: RFDETR, dtype: torch.dtype, batch: int | None = None) -
 
 
 def _open(path: Path) -> Run:
-    """Open a file in ONNX Runtime on the CPU, for the comparison."""
     problem = f"out must run in {_RUNTIME}, it does not"
     with translate_errors(UnsupportedError, problem):
         model = onnx.load(path)

@@ -24,11 +24,6 @@ _ANSWER_S = 10.0  # timeout of a connection to the cluster's head
 _PASSED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "MASKJET_CACHE_DIR", "MASKJET_LIMIT_")
 
 
-def import_ray() -> Any:
-    """Import Ray; raises MissingDependencyError."""
-    return require("ray", extra="ray", purpose="--ray")
-
-
 @contextmanager
 def connected(address: str) -> Iterator[Any]:
     """Connect to a Ray cluster, and yield the module ray; an existing connection is used, and left open.
@@ -36,7 +31,7 @@ def connected(address: str) -> Iterator[Any]:
     The address is "auto" for the cluster of this machine, "local" to start one on it, or HOST:PORT of the head of a
     cluster that has this machine as a node. Raises UnsupportedError if there is none.
     """
-    ray = import_ray()
+    ray: Any = require("ray", extra="ray", purpose="--ray")
     if ray.is_initialized():
         if ray.util.client.ray.is_connected():  # whose machine does not share the nodes' files
             raise UnsupportedError(

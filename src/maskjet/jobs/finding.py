@@ -220,7 +220,6 @@ def _describe(path: str, file: SourceFile | None = None) -> Found:
 
 
 def _is_listed(name: str) -> bool:
-    """Whether a folder's file is an image or video, and not hidden."""
     return is_visible(name) and (is_image_path(name) or is_video_path(name))
 
 

@@ -123,7 +123,6 @@ class LocalWorkers:
         worker.handle.send({"part": part, "segment": asdict(segment), "is_again": part in self._deaths})
 
     def _receive(self) -> Iterator[Outcome]:
-        """Wait briefly for answers; yields their outcomes."""
         workers = {each.handle: each for each in self._workers}
         for child, message in receive(workers, _GLANCE_S):
             if message is None:

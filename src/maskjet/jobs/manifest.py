@@ -146,6 +146,5 @@ def note_failures(folder: Folder, part: str, failures: Collection[tuple[str, str
 
 
 def _lines(part: str, failures: Collection[tuple[str, str]]) -> bytes:
-    """Lines of failures.jsonl for one segment."""
     entries = ({"part": part, "what": what, "reason": why} for what, why in failures)
     return "".join(json.dumps(entry) + "\n" for entry in entries).encode()

@@ -40,7 +40,6 @@ class Parts:
         return self._folder.name(self._place_of(digest))
 
     def _place_of(self, digest: str) -> str:
-        """Path of a part below the output folder."""
         if not _DIGEST.fullmatch(digest):
             raise InputError(f"digest must be 32 hexadecimal digits, got {digest!r}.")
         return f"{FOLDER}/{digest[:2]}/{digest}.parquet"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from maskjet import limits
-from maskjet.checks import check_count
 from maskjet.errors import InputError, SourceError, translate_errors
 from maskjet.jobs import storage
 from maskjet.jobs.rows import FoundFrame, TableBuilder, arrow
@@ -68,7 +67,6 @@ def process(
         DeviceError: The device failed on a frame.
     """
     arrow()
-    check_count("every", every)
     if batch is None:
         batch = 1 if model.config.resolve_device().type == "cpu" else model.config.batch
     streaming = {"batch": batch, "whole_batches": True, **asdict(tiling)}
@@ -194,7 +192,6 @@ def _read_image(file: SourceFile) -> Encoded:
 
 
 def _read_object(file: SourceFile, most: int = -1) -> bytes:
-    """Read an object, or its first `most` bytes."""
     with translate_errors(SourceError, f"source must be readable, {file.path!r} is not"):
         system, path = storage.resolve(file.path)
         with system.open(path, "rb") as stream:

@@ -159,7 +159,6 @@ def _columns(frames: Sequence[FoundFrame]) -> dict[str, Any]:
 
 
 def _lists(found: Sequence[Detections]) -> dict[str, Any]:
-    """Columns with a list per frame, by name."""
     pa = arrow()
     kinds = {field.name: field.type for field in schema(with_moved=True)}
     offsets = pa.array(np.cumsum([0, *map(len, found)]), pa.int32())

@@ -263,7 +263,6 @@ def _to_bytes(string: bytes | str) -> bytes:
 
 
 def _run_lengths(counts: Sequence[int] | Counts) -> Counts:
-    """Run lengths as an array, checked."""
     try:
         array = np.asarray(counts)
     except Exception:  # ragged lists, and anything else NumPy refuses

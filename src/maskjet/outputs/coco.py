@@ -89,11 +89,9 @@ class CocoJson(TextFile):
         return [{"name": names[n], "id": self._ids[n]} for n in new]
 
     def _add(self, entries: list[dict[str, Any]]) -> None:
-        """Write one frame's entries."""
         self.append("".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries))
 
     def _finish(self, temporary: TemporaryFile) -> None:
-        """Build the data set, or the list of results, from the entries."""
         with replacing(self._path) as whole:
             if self._kind:
                 _copy(temporary.path, b"", whole)

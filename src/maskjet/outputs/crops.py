@@ -34,7 +34,6 @@ class Crops(FolderSink):
         self._threads.add(lambda: self._write(path, frame, detections))
 
     def _write(self, path: Path, frame: Frame, detections: Detections) -> Iterator[None]:
-        """Task of a frame, a generator for `DrawingThreads`."""
         folders = [*map(self._folder_of, detections.class_id.tolist(), map(str, detections.class_name))]
         yield
         below = path.relative_to(self._names.folder)

@@ -95,7 +95,6 @@ class VideoProcess(Sink):
         self._threads.add(lambda: self._write(frame, detections))
 
     def _write(self, frame: Frame, detections: Detections) -> Iterator[None]:
-        """Task of a frame, a generator for `DrawingThreads`."""
         shape = (*frame.size_hw, 3)
         self._await(2 + self._frames - _MOST_SENT)  # answers to the opening, and to all but the last frames
         with naming(self._path):

@@ -50,7 +50,6 @@ class DrawingThreads:
                 self._running += 1
 
     def _run(self) -> None:
-        """Thread: process queued frames until the queue is empty."""
         while True:
             with self._beginning:
                 with self._changing:

@@ -51,7 +51,6 @@ def parse_url(url: str) -> SplitResult:
 
 
 def _texts(frame: Frame) -> Iterator[str]:
-    """Yield a frame's events as JSON texts."""
     about = {"index": frame.index, "time_s": frame.time_s, "source": frame.source}
     for count in frame.counts:
         for event in count.events:
@@ -69,10 +68,7 @@ class EventLines(TextFile):
 class EventDelivery(Sink):
     """Delivers events as JSON objects, in order, from a thread: posts to a webhook or publishes to MQTT.
 
-    The URL is http(s)://user:password@host/path or mqtt(s)://user:password@host/topic, with or without the user; the
-    latter needs `pip install "maskjet[mqtt]"`. A try that fails, also by any answer but 2xx, is repeated up to five
-    times over 16 s. An event whose answer is lost comes twice (QoS 1). At most 1,000 events wait, and `close` waits for
-    them for 10 s at most.
+    docs/counting.md has the forms of URLs, how often it tries, and how many events wait.
     """
 
     def __init__(self, url: str) -> None:

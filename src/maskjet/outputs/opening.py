@@ -275,7 +275,6 @@ def kind_of(out: str) -> Kind:
 
 
 def _check_form(out: str) -> None:
-    """Check that a path is well-formed and names a kind of output."""
     if not out or "\0" in out:
         raise InputError(f"out must be a path, got {out!r}.")
     if events.is_url(out):
@@ -287,7 +286,6 @@ def _check_form(out: str) -> None:
 
 
 def _check_paths(outs: Sequence[str], sources: Sequence[AnySource], style: Style) -> None:
-    """Check paths without `{}`."""
     if not outs:
         raise InputError("out must name at least one output, got none.")
     files = set(_identities(sources))
@@ -327,7 +325,6 @@ def _check_path(out: str, files: Collection[FileId]) -> set[str | FileId]:
 
 
 def _is_no_file(out: str) -> bool:
-    """Whether an output is stdout or a URL, not a file."""
     return out == "-" or events.is_url(out)
 
 

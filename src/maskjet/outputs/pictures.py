@@ -52,7 +52,6 @@ class AnnotatedImages(FolderSink):
         self._threads.add(lambda: self._write(path, frame, detections))
 
     def _write(self, path: Path, frame: Frame, detections: Detections) -> Iterator[None]:
-        """Task of a frame, a generator for `DrawingThreads`."""
         draw = self._painter.prepare(frame, detections)
         yield
         write_picture(path, draw())

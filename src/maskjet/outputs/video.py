@@ -110,7 +110,6 @@ class AnnotatedVideo(Sink):
         self._threads.add(lambda: self._write(frame, detections))
 
     def _write(self, frame: Frame, detections: Detections) -> Iterator[None]:
-        """Task of a frame, a generator for `DrawingThreads`."""
         draw = self._painter.prepare(frame, detections)
         if self._container is None:
             with naming(self._path):
@@ -126,7 +125,6 @@ class AnnotatedVideo(Sink):
         self._pictures.append(picture)
 
     def _to_picture(self, drawn: NDArray[np.uint8]) -> av.VideoFrame:
-        """Convert a drawn frame to NV12."""
         height, width = self._stream.height, self._stream.width
         try:
             picture = self._pictures.pop()
@@ -243,7 +241,6 @@ class AnnotatedVideo(Sink):
 
 
 def _tag(context: av.VideoCodecContext, wanted: PictureFormat) -> None:
-    """Tag a stream with colour space and pixel aspect ratio."""
     context.colorspace, context.color_primaries, context.color_trc = wanted.matrix, wanted.primaries, wanted.transfer
     context.color_range = 2 if wanted.is_full_range else 1
     context.sample_aspect_ratio = wanted.pixel_aspect

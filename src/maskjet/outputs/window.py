@@ -146,7 +146,6 @@ def _import_tk() -> ModuleType:
 
 
 def _fit(image: NDArray[np.uint8], most_hw: tuple[int, int]) -> NDArray[np.uint8]:
-    """Shrink an image to fit the screen."""
     scale = min(1.0, *(most / side for most, side in zip(most_hw, image.shape[:2], strict=True)))
     if scale == 1.0:
         return image

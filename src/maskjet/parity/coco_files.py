@@ -170,7 +170,6 @@ def check_truth(truth: Entry, where: str = "truth") -> None:
 
 
 def _name(entry: Entry) -> str:
-    """An annotation in a message."""
     return f"annotation {reprlib.repr(entry.get('id'))} of image {entry['image_id']}"
 
 

@@ -185,7 +185,6 @@ def read_record(path: str | Path) -> Record:
 
 
 def _describe(classes: Mapping[int, str], thresholds: Mapping[str, float], **settings: Any) -> dict[str, Any]:
-    """The first line of a record."""
     numbered = {str(number): name for number, name in classes.items()}
     about = {"format": _FORMAT, "classes": numbered, "thresholds": thresholds, **settings}
     return {**about, "machine": asdict(describe_machine())}

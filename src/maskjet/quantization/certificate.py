@@ -164,7 +164,6 @@ class Certifier:
         return Record(record.about, images)
 
     def _score(self, actual: Record) -> list[Loss]:
-        """AP of both on the images that certify."""
         assert self._task is not None
         folder = self._task.images.images
         names = {path.relative_to(folder).as_posix() for path in self._images.certification}

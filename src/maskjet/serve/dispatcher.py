@@ -1,13 +1,7 @@
 """Batches for a model: a bounded queue, and permits to call the model.
 
-At most `PERMITS` batches are under way at once. A batch starts as soon as there is a permit, with the oldest image and
-the waiting ones of the same options, up to the batch size: there is no artificial delay. But beside a batch under way
-none starts unless as many images wait. A GPU does many small batches more slowly than few large ones, and each small
-one would leave as few images for the next. An image that is cut into tiles is a batch alone and takes long, so one
-permit is left to other images. A disconnect or a passed deadline removes an image from the queue.
-
-Single images take turns with those of requests that have several, in decoding and in batches. Large images are decoded
-by threads of their own, the smallest first.
+docs/design.md has the rules by which images wait, take turns and share batches. An image that is cut into tiles is a
+batch alone and takes long, so one permit is left to other images.
 
 A thread that decoded an image runs one batch, if one may start, so that a lone request crosses threads only twice. All
 other batches are run by threads of the dispatcher's own, so that images decoded meanwhile need not wait for a thread.
@@ -313,7 +307,6 @@ class Dispatcher:
         return taken
 
     def _serve(self) -> None:
-        """Run batches until the dispatcher is closed."""
         while not self._is_over:
             with self._lock:
                 self._may_run.wait_for(lambda: self._is_over or self._may_start())

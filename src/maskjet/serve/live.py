@@ -131,8 +131,6 @@ class _FrameStream:
             data = message.get("bytes")
             if data is None:
                 raise WebSocketException(1003, "A frame must be a binary message, a text came.")
-            if len(data) > settings.frame_bytes:
-                raise WebSocketException(1009, f"A frame must have at most {settings.frame_bytes:,} bytes.")
             if len(arrivals) == arrivals.maxlen and loop.time() - arrivals[0] < _BURST_S:
                 raise WebSocketException(1008, f"At most {settings.frame_rate} frames may come a second, more came.")
             arrivals.append(loop.time())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -26,7 +27,7 @@ _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 _IMAGES = (1, 2, 4, 8, 16, 32)
 
 
-class Metrics:
+class Metrics(Collector):
     """The metrics of one application; `dispatchers`, by model, are read at each scrape."""
 
     def __init__(self, dispatchers: Mapping[str, Dispatcher], is_ready: Callable[[], bool]) -> None:
@@ -41,26 +42,15 @@ class Metrics:
         self.dropped = counter("maskjet_frames_dropped", "Frames left out for newer ones, by source.", ("source",))
         self.jpegs_on_cpu = counter("maskjet_jpegs_on_cpu", "JPEGs that the GPU leaves to the CPU.", ("reason",))
         self.streams = gauge("maskjet_streams", "WebSockets that are open.")
-        self.registry.register(_OnScrape(lambda: _collect_state(dispatchers, is_ready())))
-
-    def watch_sources(self, states: Callable[[], Mapping[str, SourceState]]) -> None:
-        """Add metrics of sources; `states` returns their states by id."""
-        self.registry.register(_OnScrape(lambda: _collect_sources(states())))
-
-    def text(self) -> bytes:
-        """The samples in Prometheus' text format."""
-        return generate_latest(self.registry)
-
-
-class _OnScrape(Collector):
-    """Collector whose metrics are computed by a function at each scrape."""
-
-    def __init__(self, collect: Callable[[], Iterator[Metric]]) -> None:
-        self._collect = collect
+        self._dispatchers, self._is_ready = dispatchers, is_ready
+        self.source_states: Callable[[], Mapping[str, SourceState]] = dict
+        """Returns the states of the sources by id."""
+        self.registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """Compute the metrics."""
-        return self._collect()
+        """Compute the metrics that are read at each scrape."""
+        yield from _collect_state(self._dispatchers, self._is_ready())
+        yield from _collect_sources(self.source_states())
 
 
 def merge(texts: Mapping[str, str]) -> bytes:
@@ -71,11 +61,11 @@ def merge(texts: Mapping[str, str]) -> bytes:
             joined = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
             for sample in family.samples:
                 joined.add_sample(sample.name, {**sample.labels, "process": process}, sample.value)
-    return generate_latest(_OnScrape(lambda: iter(families.values())))
+    registry: Any = SimpleNamespace(collect=families.values)
+    return generate_latest(registry)
 
 
 def _collect_state(dispatchers: Mapping[str, Dispatcher], is_ready: bool) -> Iterator[Metric]:
-    """Metrics of the models."""
     yield GaugeMetricFamily("maskjet_ready", "1 while requests are answered at once.", value=is_ready)
     depth = GaugeMetricFamily("maskjet_queue_depth", "Images that wait.", labels=("model",))
     images = CounterMetricFamily("maskjet_images", "Images detected on.", labels=("model",))
@@ -97,7 +87,6 @@ def _collect_state(dispatchers: Mapping[str, Dispatcher], is_ready: bool) -> Ite
 
 
 def _collect_sources(states: Mapping[str, SourceState]) -> Iterator[Metric]:
-    """Metrics of the sources, by id."""
     labels = ("source",)
     connected = GaugeMetricFamily("maskjet_source_connected", "1 while a source is open.", labels=labels)
     lag = GaugeMetricFamily("maskjet_source_lag_seconds", "How late a live source's frames are.", labels=labels)
@@ -116,7 +105,6 @@ def _collect_sources(states: Mapping[str, SourceState]) -> Iterator[Metric]:
 
 
 def _gpu_memory(devices: Iterable[str]) -> Metric:
-    """Memory held by PyTorch on the models' GPUs."""
     import torch
 
     family = GaugeMetricFamily("maskjet_gpu_memory_bytes", "GPU memory held by PyTorch.", labels=("device", "kind"))
@@ -156,7 +144,7 @@ class RequestCounter:
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def metrics(request: Request) -> Response:
     """Metrics in Prometheus' text format; with several processes those of all, labelled `process`."""
-    text: bytes = request.app.state.service.metrics.text()
+    text = generate_latest(request.app.state.service.metrics.registry)
     other_workers: OtherWorkers | None = request.app.state.other_workers
     if other_workers is not None and not is_from_worker(request.scope):
         texts = await other_workers.ask_all("/metrics", text.decode())

@@ -108,7 +108,6 @@ class OtherWorkers:
 
 
 async def _read(answer: httpx.Response) -> AsyncIterator[bytes]:
-    """Stream a response body chunk by chunk."""
     try:
         async for chunk in answer.aiter_raw():
             yield chunk

@@ -130,7 +130,6 @@ def _parse(text: bytes, default: Settings, is_stream: bool) -> tuple[str | None,
 
 
 def _parse_threshold(texts: Sequence[str]) -> float | tuple[tuple[str, float], ...] | None:
-    """Parse a threshold: a number, or name=value once for each class."""
     if not texts:
         return None
     try:
@@ -147,7 +146,6 @@ def _parse_threshold(texts: Sequence[str]) -> float | tuple[tuple[str, float], .
 
 
 def _parse_tiling(given: QueryParams, default: Settings) -> Tiling:
-    """Tiling from query parameters, with the service's settings as defaults."""
     tile = given.get("tile", default.tile)
     is_full = given["full"] == "true" if "full" in given else default.full
     return UNCUT if tile == "none" else Tiling(parse_tile(tile), float(given.get("overlap", default.overlap)), is_full)

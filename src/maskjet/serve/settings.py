@@ -125,7 +125,3 @@ def is_loopback(host: str) -> bool:
     with suppress(ValueError):  # a host name
         return ip_address(host.strip("[]")).is_loopback
     return host == "localhost"
-
-
-NAMES = tuple(each.name for each in fields(Settings))
-"""Names of all settings."""

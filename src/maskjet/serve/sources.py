@@ -202,7 +202,7 @@ class Sources:
         self._service = service
         self._by_id: dict[str, WatchedSource] = {}
         self._removed: list[WatchedSource] = []  # threads may still be blocked on the network
-        service.metrics.watch_sources(lambda: {each.id: each.reading for each in self._by_id.values()})
+        service.metrics.source_states = lambda: {each.id: each.reading for each in self._by_id.values()}
 
     def start(self) -> None:
         """Watch the sources of the settings."""

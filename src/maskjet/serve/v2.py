@@ -1,4 +1,4 @@
-"""The Open Inference Protocol (KServe v2) over HTTP; `v2_codec` has its wire formats.
+"""The Open Inference Protocol (KServe v2) over HTTP; docs/serving.md has its wire formats.
 
 Each model has one version, "1". Errors are {"error": "..."}, with the status codes of the /v1 routes. Of Triton's
 extensions only binary tensor data is supported; paths of others (shared memory, config, statistics) answer 404.
@@ -101,14 +101,11 @@ async def describe_model(request: Request, model: str, version: str = VERSION) -
 async def infer(request: Request, model: str, version: str = VERSION) -> Response:
     """Detect on the input's images. Images that come while the model is busy share a batch."""
     inference = _Inference(request.app.state.service, model, version)
-    lengths = request.headers.getlist(LENGTH_HEADER)
-    if len(lengths) > 1:
-        raise problems.bad_request(f"{LENGTH_HEADER} must be given once.")
     if request.query_params:
         raise problems.bad_request("The query must be empty; parameters are in the JSON's `parameters`.")
     inference.dispatcher.check_room()
     body = await bodies.read(request)
-    size = v2_codec.read_json_size(lengths[0] if lengths else None, len(body))
+    size = v2_codec.read_json_size(request.headers.get(LENGTH_HEADER), len(body))
     data, length = await while_connected(request.receive, inference.run(body, size))
     if length is None:
         return Response(data, media_type="application/json")

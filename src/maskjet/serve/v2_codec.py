@@ -1,34 +1,4 @@
-"""Codec of the Open Inference Protocol (KServe v2); pure functions.
-
-A request is JSON, or JSON with the tensors' bytes after it. Then the header Inference-Header-Content-Length
-states the JSON's length, and `parameters.binary_data_size` of a tensor its own:
-
-    {"id": "7",
-     "parameters": {"threshold": 0.4, "classes": "car,bus", "max_detections": 10, "timeout": 500000,
-                    "binary_data_output": true},
-     "inputs": [{"name": "image", "datatype": "UINT8", "shape": [720, 1280, 3],
-                 "parameters": {"binary_data_size": 2764800}}],
-     "outputs": [{"name": "boxes", "parameters": {"binary_data": false}}, {"name": "masks"}]}
-
-The input `image` is one of
-
-    UINT8 [H, W, 3]      RGB
-    UINT8 [N, H, W, 3]   N images of one size, as many as `maskjet serve` takes in one request
-    BYTES [N]            N encoded images (JPEG, PNG, WebP, BMP, TIFF or GIF), of any sizes
-
-and its values are, row by row,
-
-    UINT8 in binary      the bytes
-    UINT8 as JSON        `data`, a list of numbers 0..255, flat or nested as the shape
-    BYTES in binary      before each element its length, 4 bytes, little endian
-    BYTES as JSON        `data`, a list of base64 texts, as an image is no text of JSON
-
-Parameters are all optional: `threshold`, `classes` (or a list), `max_detections` and `nms` are as in `Model.predict`;
-`timeout` is in microseconds; an image that waits for longer is not worked on.
-
-The outputs are in `OUTPUTS`. Rows of several images follow each other; `count` says how many belong to each. `masks`
-has the counts of COCO RLEs, whose size is the image's row of `image_size`: texts in JSON, BYTES in binary. Without
-`outputs` all are returned, as JSON unless `binary_data_output` is true.
+"""Codec of the Open Inference Protocol (KServe v2), in the forms that docs/serving.md describes; pure functions.
 
 Requests are untrusted. Sizes, shapes and offsets are checked as Python's unbounded integers before memory is taken for
 them, and JSON of more than `v2_json.MOST_VALUES` values is not parsed, as the parser holds the interpreter lock.
@@ -71,7 +41,7 @@ class TensorSpec:
 
 
 INPUT = TensorSpec(v2_images.NAME, "UINT8", (-1, -1, 3))
-"""The input in its simplest form; the module's docstring has the others."""
+"""The input in its simplest form."""
 OUTPUTS = (
     TensorSpec("count", "INT32", (-1,)),
     TensorSpec("image_size", "INT32", (-1, 2)),
@@ -195,7 +165,6 @@ def _collect(found: Sequence[Detections], spec: TensorSpec) -> tuple[NDArray[Any
 
 
 def _to_bytes(values: NDArray[Any] | list[bytes]) -> bytes:
-    """Encode an output's values in binary."""
     if isinstance(values, list):
         return b"".join(chain.from_iterable((v2_images.PREFIX.pack(len(one)), one) for one in values))
     return values.tobytes()

@@ -1,4 +1,4 @@
-"""Read the images of an inference request; for wire formats see `v2_codec`."""
+"""Read the images of an inference request, in the forms that docs/serving.md describes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Place(Fields):
     """Where an input's values are, if it has no `data`."""
 
     binary_data_size: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    shared_memory_region: Any = None  # of Triton's extension; refused
+    shared_memory_region: None = None  # of Triton's extension; refused
 
 
 class ImageTensor(Fields):
@@ -42,10 +42,8 @@ def read_images(tensor: ImageTensor, binary: memoryview, most_images: int, most_
     """Read the images of the single input, uint8 [H, W, 3] that share memory with `binary`, or image files, unchecked.
 
     `binary` may be all bytes after the JSON. Raises ProblemError 413 for more images or pixels, and InputError for an
-    input that is not as described in `v2_codec`.
+    input that is not as described there.
     """
-    if tensor.parameters.shared_memory_region is not None:
-        raise InputError("image must be in the request's body, as this service has no shared memory.")
     shape, data, size = _check_shape(tensor, most_images), tensor.data, tensor.parameters.binary_data_size
     if (data is None) == (size is None):
         raise InputError("image must have either data or binary_data_size.")

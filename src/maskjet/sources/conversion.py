@@ -106,5 +106,4 @@ class HeldPicture:
 
 
 def _has_luma(picture: av.VideoFrame) -> bool:
-    """Whether a picture has a plane of 8-bit luma."""
     return len(picture.planes) > 1 and not picture.format.is_rgb and picture.format.components[0].bits == _BITS

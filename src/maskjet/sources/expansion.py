@@ -26,15 +26,8 @@ def expand_sources(source: Any, *, recursive: bool = False) -> list[UnopenedSour
     them. Folders that a glob matches are expanded, too. The items of a list are expanded one by one, unless all are
     images. Everything else is one source.
 
-    There may be thousands: work through them one after another, so that one is open at a time:
-
-        outputs = check_outputs(["out/{}.mp4"], found)
-        with outputs.open_in_turn() as sinks:
-            for position, unopened in enumerate(found):
-                with unopened.open(every=10) as source:
-                    sinks.begin(position, source)
-                    for frame, detections in model.stream(source):
-                        sinks.write(frame, detections)
+    There may be thousands: `check_outputs(outs, found).open_in_turn()` writes them one after another, as docs/video.md
+    shows, so that one is open at a time.
 
     Args:
         source: As in `open_source`.
@@ -64,7 +57,6 @@ def expand_sources(source: Any, *, recursive: bool = False) -> list[UnopenedSour
 
 
 def _wrap_given(given: Any) -> UnopenedSource:
-    """Wrap a single source."""
     if isinstance(given, UnopenedSource):
         return given
     if isinstance(given, Source):

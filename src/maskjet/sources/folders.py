@@ -157,5 +157,4 @@ def is_visible(name: str) -> bool:
 
 
 def _natural(path: Path) -> list[str]:
-    """A sort key for paths, folder by folder."""
     return list(map(natural_key, path.parts))

@@ -346,7 +346,6 @@ class ListSource(Source):
             raise BeyondEndError(self.name, self._selection.shown_start, self.frames_seen)
 
     def _name_of(self, position: int) -> str:
-        """The name of an item in memory."""
         return f"{self.name}[{position}]"
 
     def _may_be_ahead(self, item: Any) -> bool:

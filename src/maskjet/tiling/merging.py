@@ -1,26 +1,6 @@
 """Merge detections of overlapping tiles into those of their frame, without dense masks.
 
-Only pieces of different tiles that overlap or touch are compared, and only of one class, but for rule 1. A piece is
-*cut* if its mask comes within `NEAR` pixels of an inner border of its tile, so that the thing may go on; else it is
-*whole*. Two pieces *agree* if the IoU of their masks is at least `AGREES` within the rectangle that both tiles see; of
-tiles that only touch, along the lines of pixels on both sides of the seam. A piece *lies in* another if at least
-`AGREES` of its pixels do.
-
-1. Of whole pieces that agree, the most confident one stays: the same thing seen twice. If it is the full image's, those
-   of other classes go, too: large things seen from near look like others.
-2. A whole piece is dropped if two or more that are left, whole and more confident, lie in it and cover `AGREES` of it:
-   a crowd seen as one. If they are less confident, or cover less, all stay.
-3. A cut piece that lies in a whole one is dropped.
-4. Cut pieces left are dropped if the full image is among the tiles and neighbours overlap at the borders that cut
-   them: some tile would have seen a small thing whole, and the full image a large one.
-5. Others that agree are joined, pairs with the highest IoU first, unless pieces of one tile would come together, as
-   their tile saw two things. A whole piece that agrees with a cut one which does not lie in it is joined to it, too.
-   What is joined has the highest confidence of its pieces.
-
-Neither the order of tiles nor that of detections matters. In 24 drawn streets of 4K, with tiles of 640 pixels and the
-embedded model, one in 300 pieces that rule 4 drops is right, and keeping them costs 0.03 of mask AP. To prefer a tile's
-mask to a more confident one of the full image costs 0.02. In 60 streets rule 1 drops 149 pieces of another class than
-the full image's, none of which is right.
+docs/tiles.md defines the words and numbers the rules; neither the order of tiles nor that of detections matters.
 """
 
 from __future__ import annotations
@@ -59,7 +39,7 @@ class Things(NamedTuple):
 
 
 def merge(found: Sequence[Detections], tiles: Sequence[Tile], size_hw: tuple[int, int], most: int) -> Detections:
-    """Merge the detections of a frame's tiles, most confident first; see the top of this file for the rules.
+    """Merge the detections of a frame's tiles, most confident first, by the rules of docs/tiles.md.
 
     Each tile's are in its own coordinates, all with masks, or none, and then boxes are compared. Raises InputError if a
     mask is malformed, or the masks need more memory than `limits.masks_bytes`.

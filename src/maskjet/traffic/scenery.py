@@ -88,7 +88,6 @@ def draw_ground(camera: Camera, layout: Layout, light: Light, random: np.random.
 
 
 def _choose_paint(x: NDArray[np.float32], y: NDArray[np.float32], layout: Layout) -> NDArray[np.uint8]:
-    """The material of every point of the ground."""
     side, pavement = np.abs(x), layout.kerb + layout.verge
     edges = np.array([layout.kerb, layout.kerb + 0.22, pavement, pavement + layout.pavement])
     edges[2] = max(edges[1:3])  # without a verge the pavement begins at the kerb

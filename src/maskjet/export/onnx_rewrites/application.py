@@ -85,7 +85,6 @@ def _write(model: ir.Model, out: Path) -> None:
 
 
 def _weights(model: ir.Model) -> list[ir.TensorProtocol]:
-    """Yield tensors of initializers and constants, including inner graphs."""
     graphs = (model.graph, *model.graph.subgraphs())
     values = [value.const_value for graph in graphs for value in graph.initializers.values()]
     stated = (node.attributes.get("value") for node in nodes_of_type(model, "Constant"))

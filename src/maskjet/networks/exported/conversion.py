@@ -154,7 +154,6 @@ def _convert(network: RFDETR, precision: FilePrecision) -> NetworkFile:
 
 
 def _root() -> Path | None:
-    """The folder of all conversions; None without a cache."""
     folder = cache.folder()
     return folder and folder / "converted"
 

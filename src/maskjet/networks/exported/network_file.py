@@ -113,7 +113,6 @@ def load_openvino(purpose: str) -> Any:
 
 
 def _read_ir(path: Path) -> NetworkFile:
-    """Read a file of OpenVINO's that maskjet wrote."""
     package = load_openvino(f"loading {str(path)!r}")
     files = (path, path.with_suffix(".bin"))
     with translate_errors(CheckpointError, f"model must be a file of OpenVINO's with its .bin, got {str(path)!r}"):

@@ -43,8 +43,10 @@ def load(
     name = os.fspath(model)
     if name in SPECS:
         if weights is None:
-            hint = f"maskjet downloads none. {_hint(name)}"
-            raise InputError(f"weights must be the path of a checkpoint for {name!r}, got None; {hint}")
+            raise InputError(
+                f"weights must be the path of a checkpoint for {name!r}, got None; maskjet downloads none. rfdetr's is "
+                f"{file_name(name)}, which rfdetr downloads to ~/.roboflow/models when it makes that model."
+            )
         return _fill(Path(weights), SPECS[name], input_size)
     if weights is not None:
         raise InputError(f"model must be a named size when weights are given, got {name!r}{suggest(name, MODELS[1:])}")
@@ -70,15 +72,6 @@ def file_name(size: str) -> str:
     if size == "rf-detr-large":
         return "rf-detr-large-2026.pth"
     return f"{size.replace('2xlarge', 'xxlarge')}.{'pt' if '-seg-' in size else 'pth'}"
-
-
-def _hint(size: str) -> str:
-    """Hint for error messages: where rfdetr keeps the checkpoint of a named size."""
-    folder = os.environ.get("RF_HOME") or os.environ.get("ROBOFLOW_HOME") or "~/.roboflow/models"
-    path = Path(folder).expanduser() / file_name(size)
-    if path.is_file():
-        return f"rfdetr has it here: weights={str(path)!r}."
-    return f"rfdetr's is {path.name}, which rfdetr downloads to {str(path.parent)!r} when it makes that model."
 
 
 def _fill(path: Path, size: ModelSpec | None, input_size: tuple[int, int] | None) -> RFDETR:

@@ -83,7 +83,6 @@ def _read_state(path: Path) -> dict[str, Tensor]:
 
 
 def _count_classes(state: Mapping[str, Tensor], path: Path) -> int:
-    """Number of classes, the background included."""
     weight = state.get(_CLASSIFIER)
     if weight is None:
         raise CheckpointError(f"weights must be of a Faster or Mask R-CNN, {str(path)!r} lacks {_CLASSIFIER}.")
