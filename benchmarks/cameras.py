@@ -41,7 +41,7 @@ from maskjet.host.machine import describe_machine
 from maskjet.host.tables import shown
 from maskjet.host.timing import percentile
 
-_LINE = re.compile(rb'\{"index": \d+, "time_s": ([\d.e-]+), "source": "[^"]*/(\d+)"')
+_LINE = re.compile(rb'\{"index":\d+,"time_s":([\d.e-]+),"source":"[^"]*/(\d+)"')
 _PATIENCE_S, _SETTLE_S = 120.0, 5.0  # for the first frame of each stream, and after it
 _GROUP = 150  # frames of the clip, sent again and again
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from maskjet.detections import Detections
 from maskjet.errors import InputError, OutputError
-from maskjet.host.files import TemporaryFile, naming
+from maskjet.host.files import TemporaryFile, compact_json, naming
 from maskjet.outputs.sink import Sink
 from maskjet.sources.frames import Frame, Source
 
@@ -112,7 +112,7 @@ class StdoutLines(Sink):
 
 def line(frame: Frame, detections: Detections, digest: str | None = None, *, rotated_boxes: bool = False) -> str:
     """Encode one frame as a line of JSON; with the digest of its pixels in a record."""
-    about: dict[str, Any] = {"index": frame.index, "time_s": frame.time_s, "source": frame.source, "name": frame.name}
+    about = place_of(frame) | {"name": frame.name}
     if digest is not None:
         about["digest"] = digest
     if frame.counts:
@@ -120,9 +120,16 @@ def line(frame: Frame, detections: Detections, digest: str | None = None, *, rot
     return json_line(about | detections.as_dict(rotated_boxes=rotated_boxes))
 
 
+def place_of(frame: Frame) -> dict[str, Any]:
+    """A frame's index, time_s and source, with which its lines begin; raises InputError if the time is not finite."""
+    if frame.time_s is not None and not math.isfinite(frame.time_s):
+        raise InputError(f"time_s must be finite, frame {frame.index} has {frame.time_s}.")
+    return {"index": frame.index, "time_s": frame.time_s, "source": frame.source}
+
+
 def json_line(fields: Mapping[str, Any]) -> str:
     """Encode an object as a line of JSON; the first of a record says how it was made, the last what was skipped."""
-    return json.dumps(fields, allow_nan=False) + "\n"
+    return compact_json(fields) + "\n"
 
 
 def digest(image: NDArray[np.uint8]) -> str:

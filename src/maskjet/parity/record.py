@@ -153,7 +153,7 @@ def write_record(
     """
     about = _describe(classes, dict.fromkeys(classes.values(), threshold), **settings)
     with translate_errors(InputError, f"{str(path)!r} must be a record that can be read again"):
-        _check_about(json.loads(json_line(about)), Path(path))
+        _check_about(json.loads(json.dumps(about)), Path(path))
         with replacing(path) as file:
             file.write(json_line(about).encode())
             for index, (name, image, found) in enumerate(images):
