@@ -127,7 +127,7 @@ class Detections:
             xyxy=self.xyxy[picked],
             confidence=self.confidence[picked],
             class_id=self.class_id[picked],
-            rle=None if self.rle is None else [self.rle[i] for i in picked],
+            rle=None if self.rle is None else [self.rle[i] for i in picked.tolist()],
             **{name: values[picked] for name, values in tracks_of(self).items()},
         )
 

@@ -80,14 +80,14 @@ class RecordLines(JsonLines):
     def __init__(self, path: str, about: Mapping[str, Any], source: Source) -> None:
         super().__init__(path)
         self._source = source
-        self.append(json_line(about), frames=0)
+        self.append(compact_json(about) + "\n", frames=0)
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one line."""
         self.append(line(frame, detections, digest(frame.image), rotated_boxes=self.rotated_boxes))
 
     def _finish(self, temporary: TemporaryFile) -> None:
-        temporary.write(json_line({"skipped": [reason for _, reason in self._source.bad_frames]}).encode())
+        self.append(compact_json({"skipped": [reason for _, reason in self._source.bad_frames]}) + "\n", frames=0)
         super()._finish(temporary)
 
 
@@ -117,7 +117,7 @@ def line(frame: Frame, detections: Detections, digest: str | None = None, *, rot
         about["digest"] = digest
     if frame.counts:
         about["counts"] = {count.name: count.as_dict() for count in frame.counts}
-    return json_line(about | detections.as_dict(rotated_boxes=rotated_boxes))
+    return compact_json(about | detections.as_dict(rotated_boxes=rotated_boxes)) + "\n"
 
 
 def place_of(frame: Frame) -> dict[str, Any]:
@@ -125,11 +125,6 @@ def place_of(frame: Frame) -> dict[str, Any]:
     if frame.time_s is not None and not math.isfinite(frame.time_s):
         raise InputError(f"time_s must be finite, frame {frame.index} has {frame.time_s}.")
     return {"index": frame.index, "time_s": frame.time_s, "source": frame.source}
-
-
-def json_line(fields: Mapping[str, Any]) -> str:
-    """Encode an object as a line of JSON; the first of a record says how it was made, the last what was skipped."""
-    return compact_json(fields) + "\n"
 
 
 def digest(image: NDArray[np.uint8]) -> str:
