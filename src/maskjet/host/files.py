@@ -20,7 +20,6 @@ from maskjet.errors import MaskjetError, OutputError, SourceError, explain
 
 _LONGEST_NAME = 255  # bytes; limit of Linux file systems
 _MARK = ".partial"
-_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 _FILE_URL = re.compile(r"file://([^/]*)(.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -168,13 +167,12 @@ def write_json(path: str | Path, value: Any, name: str = "report") -> None:
 def compact_json(value: Any) -> str:
     """A value of JSON types as one line of ASCII, which any stdout and any reader of lines takes.
 
-    NaN and infinity, which JSON lacks, become null: the caller refuses them.
+    Text beyond ASCII takes ten times as long. NaN and infinity become null or raise ValueError: callers refuse them.
     """
-    try:
-        text = orjson.dumps(value).decode()
-    except orjson.JSONEncodeError:  # file names that are no UTF-8 have lone surrogates
-        return json.dumps(value, allow_nan=False, separators=(",", ":"))
-    return text if text.isascii() else _BEYOND_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
+    with suppress(orjson.JSONEncodeError):  # file names that are no UTF-8 have lone surrogates
+        if (text := orjson.dumps(value)).isascii():
+            return text.decode()
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
 def _create(target: Path, suffix: str) -> tuple[Path, int]:
