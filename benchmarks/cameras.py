@@ -2,9 +2,11 @@
 
     python -m benchmarks.cameras --streams 64 --size 1080p --processes auto --seconds 180 --out cameras.json
     python -m benchmarks.cameras --streams 64 --size 1080p --processes auto --seconds 180 --kill
+    python -m benchmarks.cameras --steps --size 1080p
 
 The streams are sent over loopback in real time by four processes of the same machine, remuxed, not encoded. Lines are
-read from a pipe. With --kill a process of the command is killed in the middle.
+read from a pipe. With --kill a process of the command is killed in the middle. With --steps no command is run: the
+steps between a drawn street's detections and its line are timed.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,6 +33,7 @@ from numpy.typing import NDArray
 from benchmarks.command import ReportOption, SizeOption, start
 from benchmarks.reach_live import sending
 from benchmarks.reach_videos import write_live
+from benchmarks.tracking_scenes import truth_of
 from maskjet import traffic
 from maskjet.checks import check_count
 from maskjet.cli.options import parse_size, print_result
@@ -40,10 +43,14 @@ from maskjet.host.devices import ask_driver
 from maskjet.host.machine import describe_machine
 from maskjet.host.tables import shown
 from maskjet.host.timing import percentile
+from maskjet.outputs.lines import line
+from maskjet.sources.frames import Frame
+from maskjet.tracking import Tracker
 
-_LINE = re.compile(rb'\{"index": \d+, "time_s": ([\d.e-]+), "source": "[^"]*/(\d+)"')
+_LINE = re.compile(rb'\{"index":\d+,"time_s":([\d.e-]+),"source":"[^"]*/(\d+)"')
 _PATIENCE_S, _SETTLE_S = 120.0, 5.0  # for the first frame of each stream, and after it
 _GROUP = 150  # frames of the clip, sent again and again
+_DENSITY, _ROUNDS = 1.3, 5  # of the steps' street; times that it is tracked
 
 
 @dataclass(frozen=True)
@@ -115,6 +122,34 @@ class CamerasReport(measuring.MeasuredReport):
                 (*counts, *delays, str(m.lost), str(m.losing), str(m.restarts), shown(m.cores, 1), m.gpu or "-")
             )
         return rows
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """A step between a frame's detections and its line."""
+
+    step: str
+    """Its function."""
+    median_us: float
+    """Median time in microseconds."""
+    p95_us: float
+    """95th percentile."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepsReport(measuring.MeasuredReport):
+    """Steps in one thread; measurements are `StepCost`."""
+
+    measurements: Sequence[StepCost]
+    size_hw: tuple[int, int]
+    """Height and width of frames in pixels."""
+    detections: float
+    """Median number of detections of a frame."""
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table: its header, then one row per step."""
+        named = [(m.step, shown(m.median_us, 0), shown(m.p95_us, 0)) for m in self.measurements]
+        return [(f"{self.detections:g} detections", "median, µs", "p95"), *named]
 
 
 class Watch:
@@ -208,6 +243,30 @@ def measure(
     )
 
 
+def time_steps(size_hw: tuple[int, int]) -> StepsReport:
+    """Track a drawn street from its exact masks, and write its lines."""
+    street = traffic.Street(seed=3, size_hw=size_hw, density=_DENSITY)
+    things = [truth_of(0.0, street.frame(index)).things for index in range(_GROUP)]
+    given = [replace(each, track_id=None, track_class_id=None) for each in things]
+    spent_us: dict[str, list[float]] = {"Tracker.update": [], "Detections.as_dict": [], "line, with as_dict": []}
+    nothing = np.empty((0, 0, 3), np.uint8)  # lines have no pixels
+    for _ in range(_ROUNDS):
+        tracker = Tracker()
+        for index, found in enumerate(given):
+            began = time.perf_counter()
+            tracked = tracker.update(found, index / 30)
+            moments = [began, time.perf_counter()]
+            tracked.as_dict()
+            moments.append(time.perf_counter())
+            line(Frame(index, index / 30, nothing, "rtsp://gate/1", f"rtsp://gate/1#{index}"), tracked)
+            moments.append(time.perf_counter())
+            for name, (start_s, end_s) in zip(spent_us, pairwise(moments), strict=True):
+                spent_us[name].append(1e6 * (end_s - start_s))
+    costs = [StepCost(name, percentile(each, 0.5), percentile(each, 0.95)) for name, each in spent_us.items()]
+    detections = statistics.median(map(len, given))
+    return StepsReport(describe_machine(), measurements=costs, size_hw=size_hw, detections=detections)
+
+
 @contextmanager
 def _running(
     urls: Sequence[str], processes: str, options: Sequence[str]
@@ -248,14 +307,19 @@ def main(
     seconds: Annotated[float, typer.Option(help="Time that counts.")] = 30.0,
     processes: Annotated[str, typer.Option(help="As of maskjet run.")] = "1",
     kill: Annotated[bool, typer.Option("--kill", help="Kill a process in the middle.")] = False,
+    steps: Annotated[bool, typer.Option("--steps", help="Time the steps between detections and line instead.")] = False,
     options: Annotated[str, typer.Option(help="Further arguments of maskjet run, in one word.")] = "",
     out: ReportOption = None,
 ) -> None:
     """Time the command on many live cameras."""
     check_count("streams", streams)
     size_hw = parse_size(size)
-    cost = measure(streams, size_hw, fps, seconds, processes, options.split(), kill)
-    report = CamerasReport(describe_machine(), measurements=[cost], size_hw=size_hw)
+    report: measuring.MeasuredReport
+    if steps:
+        report = time_steps(size_hw)
+    else:
+        cost = measure(streams, size_hw, fps, seconds, processes, options.split(), kill)
+        report = CamerasReport(describe_machine(), measurements=[cost], size_hw=size_hw)
     report.write(out)
     print_result(report, to_stdout=True)
 

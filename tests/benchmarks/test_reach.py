@@ -6,12 +6,14 @@ import av
 import numpy as np
 import pytest
 
-from benchmarks import reach_speed
+from benchmarks import cameras, reach_speed
 from benchmarks.reach_live import sending
 from benchmarks.reach_videos import repeat, write_live
 from maskjet import traffic
 from maskjet.errors import UnsupportedError
-from maskjet.sources.frames import open_source
+from maskjet.outputs.lines import line
+from maskjet.sources.frames import Frame, open_source
+from tests.detections.test_detections import some_detections
 
 FRAMES = 9
 
@@ -28,6 +30,17 @@ def live(street):
     path = street.with_suffix(".flv")
     write_live(street, path)
     return path
+
+
+def test_lines_of_cameras_are_read_and_their_steps_timed():
+    watch, image = cameras.Watch(np.zeros((2, 9)), fps=10), np.zeros((64, 96, 3), np.uint8)
+    for index in (3, 5):
+        frame = Frame(index, index / 10, image, "rtsp://127.0.0.1:8554/1", "a frame")
+        watch.add(line(frame, some_detections(2)).encode(), counts=True)
+    assert (watch.seen, watch.lost()) == ([[], [3, 5]], [0, 1])
+    report = cameras.time_steps((64, 96))
+    assert len(report.rows()) == 4
+    assert all(0 < each.median_us <= each.p95_us for each in report.measurements)
 
 
 def test_a_repeated_video_is_one_long_video(street, tmp_path):

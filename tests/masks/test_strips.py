@@ -7,6 +7,7 @@ import pytest
 
 from maskjet.detections import Detections
 from maskjet.masks import coco_rle
+from maskjet.masks.stray_pixels import count_pieces
 from maskjet.masks.strips import count_inside, count_shared, cut_boxes, cut_masks, move_mask
 
 SIZE = (19, 23)
@@ -46,6 +47,8 @@ def shifted(masks, moves):
 
 def test_they_are_the_masks(masks):
     strips = cut_found(found(masks))
+    spans = coco_rle.to_runs(coco_rle.encode(masks), SIZE).spans
+    assert count_pieces(spans, SIZE[0]) == ((spans[:, 1] - 1) // SIZE[0] - spans[:, 0] // SIZE[0] + 1).sum()
     for i, mask in enumerate(masks):
         again = np.zeros(SIZE, bool)
         for x, top, bottom in strips.strips[strips.firsts[i] : strips.firsts[i + 1]]:

@@ -264,6 +264,9 @@ class TestContents:
         write(self.OUTS, frames(1), replace(some_detections(2), class_names={0: name, 2: name}))
         assert lines("a.jsonl")[0]["detections"][0]["class_name"] == name
         assert read_json("a.json")["categories"][0]["name"] == name
+        write(["b.jsonl"], [replace(frame, source=name, name=name) for frame in frames(1)])  # as of a file
+        assert [lines("b.jsonl")[0][field] for field in ("source", "name")] == [name] * 2
+        assert Path("b.jsonl").read_bytes().isascii()
 
     @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
     def test_what_is_not_finite_is_left_out_and_counted(self, value):
@@ -277,6 +280,9 @@ class TestContents:
         for convert in (lambda: broken.to_coco(1), broken.as_dict):
             with pytest.raises(InputError, match="xyxy and confidence must be finite, detection 0 has"):
                 convert()
+        for out in ("b.jsonl", "b.events.jsonl"):
+            with pytest.raises(InputError, match="time_s must be finite, frame 0 has"):
+                write([out], [replace(frame, time_s=value) for frame in frames(1)])
 
     @pytest.mark.parametrize("fps", [1e-9, 1e9, float("nan"), -5.0])
     def test_a_source_that_lies_about_its_rate_is_shown_at_30(self, fps):

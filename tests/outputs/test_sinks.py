@@ -40,6 +40,7 @@ def test_json_lines_are_whole_at_any_moment_and_read_back(capsys):
             assert len(written) == index + 1
             assert not Path("deep/out.jsonl").exists()
     assert lines("deep/out.jsonl") == written
+    assert Path("deep/out.jsonl").read_text().startswith('{"index":0,"time_s":0.0,"source":"clip.mp4",')
     assert [line["index"] for line in written] == [0, 1, 2]
     assert written[1]["time_s"] == pytest.approx(0.1)
     assert Detections.from_dict(written[2]).rle == some_detections(2).rle

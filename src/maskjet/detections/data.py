@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections import Counter
@@ -24,6 +23,7 @@ from maskjet.detections.pictures import DrawOptions
 from maskjet.detections.supervision import make_supervision
 from maskjet.detections.supervision import read_fields as supervision_fields
 from maskjet.host.extras import require
+from maskjet.host.files import compact_json
 from maskjet.host.printing import printable
 from maskjet.masks import MaskPixels, coco_rle
 from maskjet.masks.outlines import Along
@@ -127,7 +127,7 @@ class Detections:
             xyxy=self.xyxy[picked],
             confidence=self.confidence[picked],
             class_id=self.class_id[picked],
-            rle=None if self.rle is None else [self.rle[i] for i in picked],
+            rle=None if self.rle is None else [self.rle[i] for i in picked.tolist()],
             **{name: values[picked] for name, values in tracks_of(self).items()},
         )
 
@@ -340,7 +340,7 @@ class Detections:
             >>> again.rle == found.rle
             True
         """
-        return json.dumps(self.as_dict(rotated_boxes=rotated_boxes), allow_nan=False)
+        return compact_json(self.as_dict(rotated_boxes=rotated_boxes))
 
     def remember(self, image: ImageReference) -> None:
         """Keep a reference to the image for `draw`; it is no field, and not compared, written or printed."""

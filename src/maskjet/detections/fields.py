@@ -144,7 +144,8 @@ def masks_of(found: Any, method: str) -> list[dict[str, Any]]:
 
 def names_of(found: Any) -> list[str]:
     """`class_name` as a list of str; NumPy's type would strip trailing NULs."""
-    return [found.class_names.get(class_id, str(class_id)) for class_id in found.class_id.tolist()]
+    names = found.class_names
+    return [names[class_id] if class_id in names else str(class_id) for class_id in found.class_id.tolist()]
 
 
 def tracks_of(found: Any) -> dict[str, NDArray[Any]]:

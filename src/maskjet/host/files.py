@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import av.error
+import orjson
 
 from maskjet.errors import MaskjetError, OutputError, SourceError, explain
 
@@ -161,6 +162,17 @@ def write_json(path: str | Path, value: Any, name: str = "report") -> None:
     text = json.dumps(value, indent=2, allow_nan=False) + "\n"
     with replacing(path, name) as temporary:
         temporary.write(text.encode())
+
+
+def compact_json(value: Any) -> str:
+    """A value of JSON types as one line of ASCII, which any stdout and any reader of lines takes.
+
+    Text beyond ASCII takes ten times as long. NaN and infinity become null or raise ValueError: callers refuse them.
+    """
+    with suppress(orjson.JSONEncodeError):  # file names that are no UTF-8 have lone surrogates
+        if (text := orjson.dumps(value)).isascii():
+            return text.decode()
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
 def _create(target: Path, suffix: str) -> tuple[Path, int]:

@@ -53,9 +53,13 @@ def clip_runs(runs: Runs, xyxy: NDArray[np.float32]) -> Runs:
 @compiled("int64(Array(int64, 2, 'C', True), int64)")
 def count_pieces(spans: Spans, height: int) -> int:
     """Number of pieces after cutting all runs at column ends; an upper bound for `cut`."""
-    count = 0
-    for start, end in spans:
-        count += (end - 1) // height - start // height + 1
+    count, below = 0, np.int64(0)  # end of the column of a run's start, mostly the next one: saves divisions
+    for i in range(len(spans)):
+        start, end = spans[i, 0], spans[i, 1]
+        below += height if start >= below else 0
+        if not below - height <= start < below:
+            below = (start // height + 1) * height
+        count += 1 if end <= below else (end - 1 - below) // height + 2
     return count
 
 
@@ -66,9 +70,9 @@ def cut(spans: Spans, height: int, window: Ints, pieces: NDArray[np.int32]) -> i
     Writes each piece's column, top and bottom into `pieces`, which has room for all of them; returns their number.
     """
     left, highest, right, lowest = window
-    found, x = 0, 0
+    found, x = 0, spans[0, 0] // height if len(spans) else 0
     for i in range(len(spans)):
-        start, end = spans[i]
+        start, end = spans[i, 0], spans[i, 1]
         while start < end:
             while start >= (x + 1) * height:  # faster than a division
                 x += 1

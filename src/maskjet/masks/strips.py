@@ -155,7 +155,10 @@ def count_inside(masks: Strips, moves: Ints, size_hw: tuple[int, int]) -> Ints:
     """Count the pixels of each mask, moved by int64 [n, 2] (x, y) pixels, that are within the image: int64 [n]."""
     inside, (height, width) = np.zeros(len(masks.areas), np.int64), size_hw
     for i in range(len(inside)):
-        dx, dy = moves[i, 0], moves[i, 1]
+        dx, dy, box = moves[i, 0], moves[i, 1], masks.boxes[i]
+        if box[0] + dx >= 0 and box[1] + dy >= 0 and box[2] + dx <= width and box[3] + dy <= height:
+            inside[i] = masks.areas[i]
+            continue
         for p in range(masks.firsts[i], masks.firsts[i + 1]):
             if 0 <= masks.strips[p, 0] + dx < width:
                 inside[i] += max(0, min(masks.strips[p, 2] + dy, height) - max(masks.strips[p, 1] + dy, 0))

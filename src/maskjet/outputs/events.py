@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import logging
 import queue
 import string
@@ -16,7 +15,8 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from maskjet.detections import Detections
 from maskjet.errors import InputError, explain
 from maskjet.host.extras import require
-from maskjet.outputs.lines import TextFile
+from maskjet.host.files import compact_json
+from maskjet.outputs.lines import TextFile, place_of
 from maskjet.outputs.sink import Sink
 from maskjet.sources.containers import shown_name
 from maskjet.sources.frames import Frame
@@ -51,10 +51,10 @@ def parse_url(url: str) -> SplitResult:
 
 
 def _texts(frame: Frame) -> Iterator[str]:
-    about = {"index": frame.index, "time_s": frame.time_s, "source": frame.source}
+    about = place_of(frame)
     for count in frame.counts:
         for event in count.events:
-            yield json.dumps(about | {name: value for name, value in vars(event).items() if value is not None})
+            yield compact_json(about | {name: value for name, value in vars(event).items() if value is not None})
 
 
 class EventLines(TextFile):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from maskjet.detections import Detections
 from maskjet.errors import InputError, OutputError
-from maskjet.host.files import TemporaryFile, naming
+from maskjet.host.files import TemporaryFile, compact_json, naming
 from maskjet.outputs.sink import Sink
 from maskjet.sources.frames import Frame, Source
 
@@ -80,14 +80,14 @@ class RecordLines(JsonLines):
     def __init__(self, path: str, about: Mapping[str, Any], source: Source) -> None:
         super().__init__(path)
         self._source = source
-        self.append(json_line(about), frames=0)
+        self.append(compact_json(about) + "\n", frames=0)
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Write one line."""
         self.append(line(frame, detections, digest(frame.image), rotated_boxes=self.rotated_boxes))
 
     def _finish(self, temporary: TemporaryFile) -> None:
-        temporary.write(json_line({"skipped": [reason for _, reason in self._source.bad_frames]}).encode())
+        self.append(compact_json({"skipped": [reason for _, reason in self._source.bad_frames]}) + "\n", frames=0)
         super()._finish(temporary)
 
 
@@ -112,17 +112,19 @@ class StdoutLines(Sink):
 
 def line(frame: Frame, detections: Detections, digest: str | None = None, *, rotated_boxes: bool = False) -> str:
     """Encode one frame as a line of JSON; with the digest of its pixels in a record."""
-    about: dict[str, Any] = {"index": frame.index, "time_s": frame.time_s, "source": frame.source, "name": frame.name}
+    about = place_of(frame) | {"name": frame.name}
     if digest is not None:
         about["digest"] = digest
     if frame.counts:
         about["counts"] = {count.name: count.as_dict() for count in frame.counts}
-    return json_line(about | detections.as_dict(rotated_boxes=rotated_boxes))
+    return compact_json(about | detections.as_dict(rotated_boxes=rotated_boxes)) + "\n"
 
 
-def json_line(fields: Mapping[str, Any]) -> str:
-    """Encode an object as a line of JSON; the first of a record says how it was made, the last what was skipped."""
-    return json.dumps(fields, allow_nan=False) + "\n"
+def place_of(frame: Frame) -> dict[str, Any]:
+    """A frame's index, time_s and source, with which its lines begin; raises InputError if the time is not finite."""
+    if frame.time_s is not None and not math.isfinite(frame.time_s):
+        raise InputError(f"time_s must be finite, frame {frame.index} has {frame.time_s}.")
+    return {"index": frame.index, "time_s": frame.time_s, "source": frame.source}
 
 
 def digest(image: NDArray[np.uint8]) -> str:

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from maskjet import limits
 from maskjet.detections import Detections, coco_annotations
 from maskjet.errors import InputError, SourceError, translate_errors
-from maskjet.host.files import replacing
+from maskjet.host.files import compact_json, replacing
 from maskjet.host.machine import describe_machine
 from maskjet.host.printing import as_utf8, printable
 from maskjet.model import Model
-from maskjet.outputs.lines import digest, json_line, line
+from maskjet.outputs.lines import digest, line
 from maskjet.sources.frames import Frame
 
 _FORMAT = "maskjet record 1"
@@ -153,12 +153,12 @@ def write_record(
     """
     about = _describe(classes, dict.fromkeys(classes.values(), threshold), **settings)
     with translate_errors(InputError, f"{str(path)!r} must be a record that can be read again"):
-        _check_about(json.loads(json_line(about)), Path(path))
+        _check_about(json.loads(json.dumps(about)), Path(path))
         with replacing(path) as file:
-            file.write(json_line(about).encode())
+            file.write(compact_json(about).encode() + b"\n")
             for index, (name, image, found) in enumerate(images):
                 file.write(line(Frame(index, None, image, name, name), found, digest(image)).encode())
-            file.write(json_line({"skipped": []}).encode())
+            file.write(b'{"skipped":[]}\n')
 
 
 def read_record(path: str | Path) -> Record:

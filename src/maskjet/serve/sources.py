@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 import threading
@@ -13,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from maskjet.errors import DeviceError, MaskjetError
+from maskjet.host.files import compact_json
 from maskjet.serve import problems, v1
 from maskjet.serve.dispatcher import Dispatcher
 from maskjet.serve.source_names import redact, shown_name, split_name
@@ -183,7 +183,7 @@ class WatchedSource:
         text = None
         if self.broadcast.has_subscribers:
             event = {"frame": frame.index, "time_s": frame.time_s, "result": v1.to_dict(found, "rle")}
-            text = f"data: {json.dumps(event, allow_nan=False)}\n\n"
+            text = f"data: {compact_json(event)}\n\n"
         self.broadcast.publish(frame, found, text)
 
     def _explain(self, error: Exception) -> str:
