@@ -5,6 +5,7 @@ import signal
 import threading
 
 import pytest
+from PIL import Image
 
 from maskjet.sources.frames import open_source
 from tests.cli.test_signals import start, wait_for_lines
@@ -75,3 +76,42 @@ def test_it_ends_when_the_camera_stays_away(camera, tmp_path, maskjet):
     assert f"\n  {camera.url}: failed after " in err
     assert not out.exists()
     assert count_lines(lines) > 0
+
+
+@pytest.mark.usefixtures("quick")
+def test_results_come_within_the_promised_time(camera, tmp_path, maskjet):
+    out = tmp_path / "a.jsonl"
+    name = camera.url.rpartition("/")[2]
+    promise = ["--max-latency", "30s", "--priority", f"127_0_0_1_{name}=2", "--when-full", "refuse"]
+    code, told, err = maskjet("run", camera.url, *promise, "--limit", "8", "--json", "-o", out)
+    assert (code, err) == (0, "")
+    summary = json.loads(told)
+    assert summary["capacity"] >= 0
+    assert 0 < summary["sources"][0]["reading"]["latency_s"] < 30
+    assert summary["frames"] + summary["dropped"] == 8
+    assert count_lines(out) == summary["frames"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--max-latency 60", "--max-latency must be a time, as 60ms or 0.1s, got '60'"),
+        ("--max-latency 0ms", "--max-latency must be a number of seconds above 0, got 0.0"),
+        (
+            "--max-latency 60ms --priority gate=2",
+            r"--priority must be NAME=N, with N from 1 and a name of a, got 'gate=2'",
+        ),
+        ("--max-latency 60ms --priority a=0", "--priority must be NAME=N, with N from 1 and a name of a, got 'a=0'"),
+        ("--priority a=2", "--priority must go with --max-latency, got it alone"),
+        ("--when-full slower", "--when-full must go with --max-latency, got it alone"),
+        ("--max-latency 60ms --tile 64", "--max-latency must be None with tile, detect or whole_batches"),
+        ("--max-latency 60ms", "--max-latency must be None for 'a.png': it is a file, whose frames wait"),
+    ],
+)
+@pytest.mark.usefixtures("quick")
+def test_promises_that_can_not_be_kept_are_refused(options, message, tmp_path, maskjet, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (32, 32)).save("a.png")
+    code, _, err = maskjet(f"run a.png {options} -o a.jsonl")
+    assert code == 2
+    assert message in err

@@ -23,6 +23,7 @@ _OTHER_NAMES = {
     "seconds": "segment_seconds",
     "images": "segment_images",
     "counters": "count",
+    "deadlines": "max_latency",
 }
 """Python argument names whose flags differ, with the flag names."""
 _NONE: Mapping[str, Any] = MappingProxyType({})

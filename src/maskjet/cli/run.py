@@ -67,7 +67,7 @@ maskjet run videos --recursive -o 'found/{}.mp4'
 # Record what is found in two ways, to compare with maskjet parity gate.
 maskjet run frames --record --threshold 0.05 -o a.jsonl
 maskjet run frames --record --threshold 0.05 --precision bf16 -o b.jsonl
-# Two cameras within 0.1 s, the gate first; with too many, fewer frames of one.
+# Results of two cameras within 0.1 s, or none; the gate's go first.
 maskjet run rtsp://yard/1 rtsp://gate/1 --max-latency 100ms \\
     --priority gate_1=2 --when-full slower -o -
 # RF-DETR on two cameras at once; one that is away for a minute has ended.

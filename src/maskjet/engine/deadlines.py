@@ -54,9 +54,7 @@ class Deadlines:
         if when_full is not None:
             check_choice("when_full", when_full, get_args(WhenFull))
         self.max_latency, self.priorities, self.when_full = max_latency, tuple(priorities), when_full
-        self._times: dict[
-            int, tuple[float, float]
-        ] = {}  # of batches by size, the device being busy with one: see `learn`
+        self._times: dict[int, tuple[float, float]] = {}  # of batches by size: means and deviations, see `learn`
         self._in_flight: deque[int] = deque()  # sizes of the batches that were taken
         self._done_s = 0.0  # time of the last results
         self._began_s: float | None = None  # of the first batch
