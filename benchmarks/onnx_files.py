@@ -1,7 +1,7 @@
-"""Time an exported detector in ONNX Runtime: unchanged, with each rewrite alone, and with all.
+"""Time an exported detector in ONNX Runtime: unchanged, and rewritten by `optimize_onnx`.
 
-All variants run in one process, in turns, on the same images. A variant is timed only if its outputs equal those of the
-exported file bit for bit.
+Both run in one process, in turns, on the same images. The rewritten file is timed only if its outputs equal those of
+the exported file bit for bit.
 
     python -m benchmarks.onnx_files --out benchmarks/results/rewrites_onnx_cpu.json
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,9 +28,9 @@ from benchmarks.planted import plant_detector
 from benchmarks.two_stage import CANDIDATES, SURVIVORS
 from benchmarks.two_stage_contest import to_float
 from maskjet.checks import check_count
-from maskjet.cli.options import parse_size, print_result, progress
+from maskjet.cli.options import parse_size, print_result
 from maskjet.errors import InputError, SourceError, first_line
-from maskjet.export.onnx_rewrites import REWRITES, OptimizedFile, optimize_onnx
+from maskjet.export.onnx_rewrites import optimize_onnx
 from maskjet.host import measuring
 from maskjet.host.extras import require
 from maskjet.host.machine import describe_machine
@@ -38,12 +38,8 @@ from maskjet.traffic import sample
 
 EXPORTED = "as exported"
 """Name of the baseline, the unchanged file."""
-VARIANTS: Mapping[str, Sequence[str]] = {
-    "level_pooling": ("level_pooling",),
-    "loop_concat": ("loop_concat",),
-    "all": REWRITES,
-}
-"""Rewrites to apply, by name of the variant."""
+REWRITTEN = "rewritten"
+"""Name of the file that `optimize_onnx` makes."""
 _IMAGES = 3
 
 
@@ -52,7 +48,7 @@ class FileCost:
     """Size and speed of one variant of a file."""
 
     variant: str
-    """`EXPORTED`, or a key of `VARIANTS`."""
+    """`EXPORTED` or `REWRITTEN`."""
     matched: int
     """Number of places rewritten."""
     nodes: int
@@ -67,10 +63,10 @@ class FileCost:
 
 @dataclass(frozen=True, kw_only=True)
 class OnnxReport(measuring.MeasuredReport):
-    """All variants of one file."""
+    """Both variants of one file."""
 
     measurements: Sequence[FileCost]
-    """The exported file first, then the variants in the order of `VARIANTS`."""
+    """The exported file first; the rewritten one only if something matched and its outputs are equal."""
     threads: int
     """Threads that ONNX Runtime uses within an op."""
     detections: Sequence[int]
@@ -92,9 +88,8 @@ def run(
     size_hw: tuple[int, int] = (256, 320),
     runs: int = 9,
     threads: int = 2,
-    on_progress: Callable[[], object] = lambda: None,
 ) -> OnnxReport:
-    """Time an exported detector with and without the rewrites.
+    """Time an exported detector, unchanged and rewritten.
 
     Args:
         model: An ONNX file with one input, a float32 image [3, H, W], exported with `dynamo=False`; None exports Mask
@@ -103,10 +98,9 @@ def run(
         size_hw: (height, width) of the images, which are drawn streets.
         runs: Timed calls of each variant, at least 1.
         threads: Threads that ONNX Runtime uses within an op.
-        on_progress: Called once a variant is compared, or left out.
 
     Returns:
-        The report, which prints as a table. Variants in which nothing matches or outputs differ are only noted.
+        The report, which prints as a table; notes say why the rewritten file is left out, if it is.
 
     Raises:
         InputError: runs is less than 1, or the model does not take such an image.
@@ -118,7 +112,7 @@ def run(
     images = [to_float(street, torch.device("cpu")).numpy() for street in streets]
     with TemporaryDirectory() as folder:
         file = _export(Path(folder) / "detector.onnx", images) if model is None else model
-        result = _time(file, images, runs, threads, on_progress)
+        result = _time(file, images, runs, threads)
     result.write(path)
     return result
 
@@ -140,27 +134,20 @@ def _export(path: Path, images: Sequence[NDArray[np.float32]]) -> Path:
     return path
 
 
-def _time(
-    model: Path,
-    images: Sequence[NDArray[np.float32]],
-    runs: int,
-    threads: int,
-    on_progress: Callable[[], object],
-) -> OnnxReport:
-    """Compare, then time the exported file and its variants."""
-    exported = _open(model, threads)
-    nodes, matched, notes = {EXPORTED: 0}, {EXPORTED: 0}, list[str]()
+def _time(model: Path, images: Sequence[NDArray[np.float32]], runs: int, threads: int) -> OnnxReport:
+    """Compare, then time the exported file and the rewritten one."""
+    exported, notes = _open(model, threads), list[str]()
+    with TemporaryDirectory() as folder:
+        found = optimize_onnx(model, Path(folder) / "rewritten.onnx")
+        rewritten = _open(Path(found.path), threads)
+    nodes = {EXPORTED: sum(found.nodes_before.values()), REWRITTEN: sum(found.nodes_after.values())}
+    matched = {EXPORTED: 0, REWRITTEN: found.matched}
     contest = Contest(images, partial(_detect, exported), torch.device("cpu"))
     contest.enter({EXPORTED: Entry(partial(_detect, exported), _share)})
-    for name, rewrites in VARIANTS.items():
-        session, found = _rewrite(model, rewrites, threads)
-        nodes[EXPORTED], nodes[name] = (sum(each.values()) for each in (found.nodes_before, found.nodes_after))
-        matched[name] = sum(outcome.matched for outcome in found.outcomes)
-        if not matched[name]:
-            notes.append(f"{name} left out: nothing matches")
-        elif contest.enter({name: Entry(partial(_detect, session), _share)}):
-            notes.append(f"{name} left out: its outputs differ")
-        on_progress()
+    if not found.matched:
+        notes.append(f"{REWRITTEN} left out: nothing matches")
+    elif contest.enter({REWRITTEN: Entry(partial(_detect, rewritten), _share)}):
+        notes.append(f"{REWRITTEN} left out: its outputs differ")
     times = contest.time(runs=runs)
     return OnnxReport(
         machine=describe_machine(),
@@ -172,14 +159,6 @@ def _time(
         threads=threads,
         detections=[len(_detect(exported, image)[0]) for image in images],
     )
-
-
-def _rewrite(model: Path, rewrites: Sequence[str], threads: int) -> tuple[Any, OptimizedFile]:
-    """Rewrite a file; returns an open session and the rewrites' outcomes."""
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "variant.onnx"
-        found = optimize_onnx(model, file, rewrites=rewrites)
-        return _open(file, threads), found
 
 
 def _open(file: Path, threads: int) -> Any:
@@ -218,10 +197,8 @@ def main(
     runs: Annotated[int, typer.Option(help="Timed images per variant.")] = 9,
     threads: Annotated[int, typer.Option(help="Threads of ONNX Runtime.")] = 2,
 ) -> None:
-    """Time an exported detector in ONNX Runtime unchanged, with each rewrite, and with all."""
-    with progress("comparing", len(VARIANTS)) as advance:
-        found = run(model, out, size_hw=parse_size(size), runs=runs, threads=threads, on_progress=advance)
-    print_result(found, to_stdout=True)
+    """Time an exported detector in ONNX Runtime, unchanged and rewritten."""
+    print_result(run(model, out, size_hw=parse_size(size), runs=runs, threads=threads), to_stdout=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Every comparison is bitwise: the rewrites change what is copied and when, never what is computed."""
+"""Every comparison is bitwise: the rewrite changes what is copied and when, never what is computed."""
 
 import errno
 import json
@@ -22,7 +22,6 @@ from torchvision.ops import MultiScaleRoIAlign
 
 from benchmarks import onnx_files
 from maskjet.errors import InputError, MissingDependencyError, OutputError, SourceError
-from maskjet.export.onnx_rewrites import REWRITES
 from maskjet.export.rewrites import optimize_onnx
 
 KEPT = 12
@@ -147,15 +146,10 @@ def change_weights(path, out, changes):
     return out
 
 
-def count(report):
-    return {outcome.rewrite: outcome.matched for outcome in report.outcomes}
-
-
 def test_mask_rcnn_finds_the_same(files, tmp_path):
     path = files("mask")
     report = optimize_onnx(path, tmp_path / "fast.onnx")
-    assert count(report) == {"level_pooling": 2, "loop_concat": 1}
-    assert not any(outcome.left_alone for outcome in report.outcomes)
+    assert (report.matched, report.left_alone) == (2, [])
     images = [(draw(seed).numpy(),) for seed in range(3)] + [(np.zeros((3, *SIZE_HW), np.float32),)]
     found = assert_equal(path, tmp_path / "fast.onnx", images)
     assert [len(outputs[0]) for outputs in found[:3]] == [KEPT] * 3
@@ -164,8 +158,7 @@ def test_mask_rcnn_finds_the_same(files, tmp_path):
 
 def test_images_of_other_sizes_with_dynamic_axes(files, tmp_path):
     path = files("mask, dynamic")
-    report = optimize_onnx(path, tmp_path / "fast.onnx")
-    assert count(report) == {"level_pooling": 2, "loop_concat": 1}
+    assert optimize_onnx(path, tmp_path / "fast.onnx").matched == 2
     images = [(draw(seed, size_hw).numpy(),) for seed, size_hw in enumerate([SIZE_HW, *OTHER_SIZES_HW])]
     for (image,), outputs in zip(images, assert_equal(path, tmp_path / "fast.onnx", images), strict=True):
         assert outputs[3].shape == (KEPT, 1, *image.shape[1:])
@@ -203,8 +196,7 @@ def test_no_proposals(files, tmp_path):
     model = onnx.load(path)
     (flatten,) = (node for node in model.graph.node if node.name == "/roi_heads/box_head/Flatten")
     cut_out(model, flatten.input[0], path)
-    report = optimize_onnx(path, tmp_path / "fast.onnx")
-    assert report.matched("level_pooling") == 1
+    assert optimize_onnx(path, tmp_path / "fast.onnx").matched == 1
     ((found,),) = assert_equal(path, tmp_path / "fast.onnx", [(draw(1).numpy(),)])
     assert found.shape == (0, 32, 7, 7)
 
@@ -219,8 +211,7 @@ def test_levels_without_proposals(files, tmp_path, side):
 
 def test_faster_rcnn_finds_the_same(files, tmp_path):
     path = files("faster")
-    report = optimize_onnx(path, tmp_path / "fast.onnx")
-    assert count(report) == {"level_pooling": 1, "loop_concat": 0}
+    assert optimize_onnx(path, tmp_path / "fast.onnx").matched == 1
     found = assert_equal(path, tmp_path / "fast.onnx", [(draw(seed).numpy(),) for seed in range(2)])
     assert [len(outputs[0]) for outputs in found] == [KEPT] * 2
 
@@ -231,7 +222,7 @@ def test_full_size_finds_the_same(tmp_path):
     torch.manual_seed(0)
     model = maskrcnn_resnet50_fpn(weights=None, weights_backbone=None, min_size=192, max_size=256)
     path = export(plant(model), tmp_path / "model.onnx", size_hw=(192, 256))
-    assert count(optimize_onnx(path)) == {"level_pooling": 2, "loop_concat": 1}
+    assert optimize_onnx(path).matched == 2
     (found,) = assert_equal(path, tmp_path / "model.fast.onnx", [(draw(0, (192, 256)).numpy(),)])
     assert len(found[0]) == 100
 
@@ -239,7 +230,7 @@ def test_full_size_finds_the_same(tmp_path):
 def test_a_second_time_changes_nothing(files, tmp_path):
     optimize_onnx(files("mask"), tmp_path / "once.onnx")
     report = optimize_onnx(tmp_path / "once.onnx", tmp_path / "twice.onnx")
-    assert sum(count(report).values()) == 0
+    assert report.matched == 0
     assert report.nodes_before == report.nodes_after
     assert_equal(tmp_path / "once.onnx", tmp_path / "twice.onnx", [(draw(1).numpy(),)])
 
@@ -303,9 +294,9 @@ def test_levels_are_gathered(tmp_path):
     """Also boxes on a level that there is not, whose rows stay zero."""
     path = write(tmp_path, POOL)
     report = optimize_onnx(path)
-    assert report.matched("level_pooling") == 1
+    assert report.matched == 1
     assert str(report).startswith(str(tmp_path / "model.fast.onnx"))
-    assert "level_pooling  1        0" in str(report)
+    assert "poolings: 1 rewritten, 0 left alone" in str(report)
     assert report.nodes_after["ScatterElements"] == 1
     levels = [], [0], [1, 1], [0, 1, 1, 0, 1], [0, 7, 1, -(2**63)], [5]
     assert_equal(path, tmp_path / "model.fast.onnx", map(draw_pyramid, levels))
@@ -325,57 +316,16 @@ LEVELS_LEFT_ALONE = [
 ]
 
 
-APPEND = """
-<ir_version: 9, opset_import: ["" : 17]>
-graph (float[n, 4] boxes, int64 trips) => (float[k, 4] y) {
-  begin = Constant<value = float[0, 4] {}>()
-  y = Loop (trips, , begin) <body = append (int64 i, bool go_on, float[k, 4] carried)
-    => (bool again, float[m, 4] more) {
-    again = Identity(go_on)
-    zero = Constant<value_ints = [0]>()
-    row = Gather(boxes, i)
-    doubled = Add(row, row)
-    rows = Unsqueeze(doubled, zero)
-    more = Concat<axis = 0>(carried, rows)
-  }>
-}
-"""
-
-
-def test_rows_are_stacked(tmp_path):
-    path = write(tmp_path, APPEND)
-    assert optimize_onnx(path).matched("loop_concat") == 1
-    assert_equal(path, tmp_path / "model.fast.onnx", [(draw_boxes(6)[0], np.array(trips)) for trips in (0, 1, 5)])
-
-
-GROWN = "Concat<axis = 0>(carried, rows)"
-ROWS, ROW = "rows = Unsqueeze(doubled, zero)", "doubled = Add(row, row)"
-LOOPS_LEFT_ALONE = [
-    ("float[0, 4] {}", "float[1, 4] {1, 2, 3, 4}", "does not begin with nothing"),
-    (GROWN, "Concat<axis = 0>(rows, carried)", "does not append at the end"),
-    (GROWN, "Concat<axis = 0>(carried, rows, rows)", "does not append one row"),
-    (ROWS, "r = Unsqueeze(doubled, zero)\nrows = Concat<axis = 0>(r, r)", "other than one row"),
-    (ROW, "so_far = ReduceSum<keepdims = 0>(carried)\ndoubled = Add(row, so_far)", "uses the rows so far"),
-]
-LEFT_ALONE = {
-    "level_pooling": (POOL, LEVELS_LEFT_ALONE, draw_pyramid([0, 1, 1, 0, 1])),
-    "loop_concat": (APPEND, LOOPS_LEFT_ALONE, (draw_boxes(6)[0], np.array(3))),
-}
-
-
-@pytest.mark.parametrize(
-    ("rewrite", "old", "new", "reason"),
-    [(rewrite, *change) for rewrite, (_, changes, _) in LEFT_ALONE.items() for change in changes],
-)
-def test_what_does_not_match_is_left_alone(rewrite, old, new, reason, tmp_path):
-    text, _, values = LEFT_ALONE[rewrite]
-    assert old in text
-    path = write(tmp_path, text.replace(old, new))
+@pytest.mark.parametrize(("old", "new", "reason"), LEVELS_LEFT_ALONE)
+def test_what_does_not_match_is_left_alone(old, new, reason, tmp_path):
+    assert old in POOL
+    path = write(tmp_path, POOL.replace(old, new))
     report = optimize_onnx(path)
-    assert report.matched(rewrite) == 0
-    (left,) = next(outcome.left_alone for outcome in report.outcomes if outcome.rewrite == rewrite)
+    assert report.matched == 0
+    (left,) = report.left_alone
     assert reason in left
-    assert_equal(path, tmp_path / "model.fast.onnx", [values])
+    assert f"left alone: {left}" in str(report)
+    assert_equal(path, tmp_path / "model.fast.onnx", [draw_pyramid([0, 1, 1, 0, 1])])
 
 
 PLAIN = '<ir_version: 9, opset_import: ["" : 17]> graph (float[n] x) => (float[n] y) { y = Add(x, w) }'
@@ -391,7 +341,7 @@ def write_plain(path, *, is_external):
 def test_a_file_without_candidates_keeps_its_meaning(tmp_path):
     path = write_plain(tmp_path / "plain.onnx", is_external=False)
     report = optimize_onnx(path)
-    assert count(report) == dict.fromkeys(REWRITES, 0)
+    assert (report.matched, report.left_alone) == (0, [])
     assert report.nodes_before == report.nodes_after == {"Add": 1}
     assert_equal(path, tmp_path / "plain.fast.onnx", [(np.ones(300, np.float32),)])
 
@@ -435,7 +385,7 @@ def test_files_that_are_no_models(tmp_path):
     assert_refused(path, r"must be in '.*plain\.bin', which is missing")
     path = write(tmp_path, PLAIN.replace("17", "12").replace("Add(x, w)", "Abs(x)"))
     assert_refused(path, "opset 13 or later, got 12", InputError)
-    for node in ("a = ScatterElements(b, x, x) b = ScatterElements(a, x, x) y = Add(a, b)", "y = Loop(x, x, x)"):
+    for node in ("a = ScatterElements(b, x, x) b = ScatterElements(a, x, x) y = Add(a, b)", "y = ScatterElements(x)"):
         path = write(tmp_path, PLAIN.replace("y = Add(x, w)", node))
         assert_refused(path, r"must be (an|a valid) ONNX file")
     path = write(tmp_path, PLAIN.replace("Add(x, w)", "Abs(x) c = Constant()"))
@@ -465,9 +415,7 @@ def test_what_can_not_be_written_leaves_what_was_there(is_external, tmp_path, mo
     assert {found.name: found.read_bytes() for found in tmp_path.iterdir()} == before
 
 
-def test_wrong_arguments_and_a_missing_library_are_told(monkeypatch):
-    with pytest.raises(InputError, match=r"rewrites must be of \['level_pooling', .*\], got \['fuse'\]"):
-        optimize_onnx("model.onnx", rewrites=["fuse"])
+def test_a_missing_library_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx_ir", None)
     with pytest.raises(MissingDependencyError, match=r'optimize_onnx\(\) needs onnx-ir: pip install "maskjet\[onnx\]"'):
         optimize_onnx("model.onnx")
@@ -476,9 +424,8 @@ def test_wrong_arguments_and_a_missing_library_are_told(monkeypatch):
 @pytest.mark.slow
 def test_the_benchmark_times_what_matches(files, tmp_path):
     report = onnx_files.run(files("faster"), tmp_path / "report.json", size_hw=SIZE_HW, runs=1)
-    assert [m.variant for m in report.measurements] == ["as exported", "level_pooling", "all"]
-    assert [m.matched for m in report.measurements] == [0, 1, 1]
+    assert [m.variant for m in report.measurements] == ["as exported", "rewritten"]
+    assert [m.matched for m in report.measurements] == [0, 1]
     assert report.detections == [KEPT] * 3
-    assert report.notes[0] == "loop_concat left out: nothing matches"
     assert all(m.p50_ms > 0 for m in report.measurements)
     assert json.loads((tmp_path / "report.json").read_text())["threads"] == 2

@@ -1,9 +1,8 @@
-"""Applying rewrites to a file: read, rewrite, drop unused nodes, write."""
+"""Applying the rewrite to a file: read, rewrite, drop unused nodes, write."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,41 +10,39 @@ import onnx_ir as ir
 from onnx_ir.passes.common import NameFixPass, RemoveUnusedNodesPass
 
 from maskjet.errors import InputError, SourceError, first_line, translate_errors
-from maskjet.export.onnx_rewrites import level_pooling, loop_concat
+from maskjet.export.onnx_rewrites import level_pooling
 from maskjet.export.onnx_rewrites.matching import MismatchError, nodes_of_type
-from maskjet.export.onnx_rewrites.report import OptimizedFile, Outcome
+from maskjet.export.onnx_rewrites.report import OptimizedFile
 from maskjet.host.files import naming
 
 _OLDEST_OPSET = 13  # first with axes of Squeeze and Unsqueeze as inputs
 _LARGEST = 2**31 - 2**24  # bytes of weights in one file: protobuf's limit, less 16 MiB for everything else
-# Each module has `candidates(model)`, and `rewrite(node)`, which raises before any change.
-_MODULES = {"level_pooling": level_pooling, "loop_concat": loop_concat}
 
 
-def apply_to_file(path: Path, out: Path, rewrites: Sequence[str]) -> OptimizedFile:
-    """Apply rewrites, by their names, in the order given; arguments and errors are as in `optimize_onnx`."""
+def apply_to_file(path: Path, out: Path) -> OptimizedFile:
+    """Rewrite a file; errors are as in `optimize_onnx`."""
     model = _read(path)
     before = _count(model)
     with translate_errors(SourceError, f"path must be a valid ONNX file, {str(path)!r} is not"):
-        outcomes = [_apply(name, model) for name in rewrites]
-        if any(outcome.matched for outcome in outcomes):
+        matched, left_alone = _rewrite(model)
+        if matched:
             RemoveUnusedNodesPass()(model)
             NameFixPass()(model)
         _write(model, out)
-    return OptimizedFile(str(out), outcomes, before, _count(model))
+    return OptimizedFile(str(out), matched, left_alone, before, _count(model))
 
 
-def _apply(name: str, model: ir.Model) -> Outcome:
-    module, matched, left_alone = _MODULES[name], 0, []
-    for node in module.candidates(model):
+def _rewrite(model: ir.Model) -> tuple[int, list[str]]:
+    matched, left_alone = 0, []
+    for node in level_pooling.candidates(model):
         label = f"{node.op_type} {node.name or node.outputs[0].name}"  # taken before the node is replaced
         try:
-            module.rewrite(node)
+            level_pooling.rewrite(node)
         except MismatchError as reason:
             left_alone.append(f"{label}: {reason}")
         else:
             matched += 1
-    return Outcome(name, matched, left_alone)
+    return matched, left_alone
 
 
 def _count(model: ir.Model) -> dict[str, int]:

@@ -10,11 +10,12 @@ each by itself; Gather copies whole rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import onnx_ir as ir
 
-from maskjet.export.onnx_rewrites.building import Builder, replace
 from maskjet.export.onnx_rewrites.matching import (
     MismatchError,
     find_producer,
@@ -72,16 +73,44 @@ def rewrite(node: ir.Node) -> None:
     require(is_zeros(zeros), "it does not start from zeros")
     _check_sizes(zeros.inputs[0], levels)
     assert zeros.inputs[0] is not None, "ConstantOfShape has an input"
-    build = Builder(node, "level_pooling")
+    build = _Builder(node)
     source = _build_source(build, [level.rows for level in levels], zeros.inputs[0])
     tail = build.add("Slice", zeros.inputs[0], build.constant([1]), build.constant([_DIMENSIONS]))
     shape = build.add("Concat", build.constant([1]), tail, axis=0)
     nothing = build.add("ConstantOfShape", shape, **zeros.attributes)
     pooled = build.add("Concat", *(level.pooled for level in levels), nothing, axis=0)
-    replace(node.outputs[0], build.add("Gather", pooled, source, axis=0))
+    _replace(node.outputs[0], build.add("Gather", pooled, source, axis=0))
 
 
-def _build_source(build: Builder, rows: list[ir.Value], shape: ir.Value) -> ir.Value:
+class _Builder:
+    """Adds nodes before a given node, `place`; `application` gives values of equal names different ones."""
+
+    def __init__(self, place: ir.Node) -> None:
+        self._place = place
+
+    def add(self, op_type: str, *inputs: ir.Value, **attributes: int | ir.TensorProtocol | ir.Attr) -> ir.Value:
+        """Add a node of a standard op and return its one output."""
+        name = f"maskjet/level_pooling/{op_type}"
+        node = ir.node(op_type, inputs, attributes, outputs=[ir.Value(name=name)], name=name)
+        graph = self._place.graph
+        assert graph is not None, "a candidate is in a graph"
+        graph.insert_before(self._place, node)
+        return node.outputs[0]
+
+    def constant(self, numbers: int | Sequence[int]) -> ir.Value:
+        """Add an int64 constant: a scalar, or a vector."""
+        return self.add("Constant", value=ir.tensor(np.asarray(numbers, dtype=np.int64)))
+
+
+def _replace(old: ir.Value, new: ir.Value) -> None:
+    """Replace all uses of an old value by a new one; a graph output keeps its name, type and shape."""
+    if old.is_graph_output():
+        new.name, old.name = old.name, new.name
+        new.type, new.shape = old.type, old.shape
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+
+
+def _build_source(build: _Builder, rows: list[ir.Value], shape: ir.Value) -> ir.Value:
     """Build each box's row index in the concatenation; boxes on no level get the index of the row of zeros."""
     order = build.add("Concat", *rows, axis=0)
     count = build.add("Size", order)

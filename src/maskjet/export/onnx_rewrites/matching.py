@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 _TRANSPARENT = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 _STANDARD = ("", "ai.onnx")
@@ -55,18 +54,13 @@ def whole(node: ir.Node, name: str, default: int) -> int:
     return default if attribute is None else attribute.as_int()
 
 
-def constant(value: ir.Value | None) -> NDArray[np.generic] | None:
-    """Value known without running the graph; None if it depends on inputs, even with an initializer."""
-    if value is None or value.is_graph_input():
-        return None
-    tensor = ir.convenience.get_const_tensor(value)
-    return None if tensor is None else tensor.numpy()
-
-
 def integers(value: ir.Value | None) -> tuple[int, ...] | None:
     """A constant's integers, flattened; follows nodes that only change type or shape. None if it is no constant."""
-    found = constant(value)
-    if found is not None:
+    if value is None or value.is_graph_input():  # an input may have an initializer, which is only its default
+        return None
+    tensor = ir.convenience.get_const_tensor(value)
+    if tensor is not None:
+        found = tensor.numpy()
         return tuple(map(int, found.ravel())) if np.issubdtype(found.dtype, np.integer) else None
     node = find_producer(value, *_TRANSPARENT)
     return None if node is None else integers(node.inputs[0])
