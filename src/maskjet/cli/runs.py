@@ -102,6 +102,7 @@ class Run:
 
         assert self.model is not None
         options = {**self.streaming, **asdict(self.opening.selection), "mask_pixels": self.writing["mask_pixels"]}
+        del options["deadlines"]  # which say when, not what
         return describe_model(self.model, **options)
 
     def stream(self, model: Model, source: Any, **options: Any) -> Results:

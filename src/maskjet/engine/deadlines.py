@@ -30,10 +30,10 @@ class Deadlines:
     Args:
         max_latency: Seconds, above 0.
         priorities: A whole number from 1 for each source, or none; frames of a higher one go first.
-        when_full: What happens where more than 1 % of the frames of two seconds are dropped: "slower" takes every
-            second frame of a source, then every fourth, up to the 16th, and twice as many again after a minute without
-            drops; "refuse" ends it with a SourceError. It is the last one of those of the lowest priority. None drops
-            frames of all.
+        when_full: What happens where more than 1 % of the frames are dropped, in two seconds and the two after them, as
+            a burst is over by then: "slower" takes every second frame of a source, then every fourth, up to the 16th,
+            and twice as many again after a minute without drops; "refuse" ends it with a SourceError. It is the last
+            one of those of the lowest priority. None drops frames of all.
 
     Raises:
         InputError: An argument is not as above.
@@ -59,6 +59,7 @@ class Deadlines:
         self._done_s = 0.0  # time of the last results
         self._began_s: float | None = None  # of the first batch
         self._seen, self._window = 0, (0.0, 0, 0)  # frames so far; a window's begin, its frames and drops
+        self._is_full = False  # whether too much was dropped in the last window
         self._calm_s = 0.0  # begin of the time without drops
 
     def of(self, positions: Sequence[int]) -> Deadlines:
@@ -124,14 +125,16 @@ class Deadlines:
         self._began_s = taken_s if self._began_s is None else self._began_s
 
     def judge(self) -> Literal["full", "calm"] | None:
-        """At the end of a window, whether too much was dropped in it; "calm" if nothing was for a minute."""
+        """At the end of a window, whether too much was dropped in the last two; "calm" if nothing was for a minute."""
         now, (began_s, frames, drops) = time.monotonic(), self._window
         if self.when_full is None or now - began_s < _WINDOW_S:
             return None
         self._window = now, 0, 0
         if drops:
             self._calm_s = now
-        if began_s and drops > _MOST_DROPPED * frames:
+        was_full, self._is_full = self._is_full, drops > _MOST_DROPPED * frames
+        if was_full and self._is_full:
+            self._is_full = False
             return "full"
         if now - self._calm_s < _CALM_S:
             return None
