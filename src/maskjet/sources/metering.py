@@ -26,18 +26,18 @@ class SourceState:
     lag_s: float | None = None
     """Delay of the last frame relative to the least delayed one, in seconds; None if the source is not live or its
     frames have no times."""
-    latency_s: float | None = None
-    """99th percentile of the time from a live frame's packet to its result, of the last 256; None if there is none."""
     drops: int = 0
     """Frames skipped because newer ones had arrived, or as they could not be ready in time."""
-    taken_every: int = 1
-    """Distance of the frames that are taken, as the machine is full; 1 for all."""
     bad_frames: int = 0
     """Entries in `Source.bad_frames` so far: frames that could not be decoded, and runs of missing frames."""
     reconnects: int = 0
     """Number of reconnections of a live source."""
     error: str | None = None
     """Why a live source is not connected; None if it is, or has ended."""
+    latency_s: float | None = None
+    """99th percentile of the time from a live frame's packet to its result, of the last 256; None if there is none."""
+    taken_every: int = 1
+    """Distance of the frames that are taken, as the machine is full; 1 for all."""
 
     def __str__(self) -> str:
         away = "ended" if self.error is None else f"not connected ({self.error})"

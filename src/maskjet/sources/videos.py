@@ -132,8 +132,8 @@ class VideoSource(Source):
         self._start_s = float((stream.start_time or 0) * (stream.time_base or 0))
         self.frames_seen = 0 if entry is None else entry.index
         stop = math.inf if selection.stop is None else selection.stop
-        self._decoder = VideoDecoder(video, entry, exact_until=stop if is_part and entry is not None else None)
-        self._decoded = iter(self._decoder)
+        decoder = VideoDecoder(video, entry, exact_until=stop if is_part and entry is not None else None)
+        self._decoded, self._arrivals = iter(decoder), decoder.arrivals
         self._first: Frame | None = None
 
     @property
@@ -196,7 +196,7 @@ class VideoSource(Source):
     def _frame_of(self, picture: av.VideoFrame) -> Frame | None:
         """Number a picture, and make a frame of it if it is selected."""
         index, time_s = self.frames_seen, picture.time if self._began is None else time.monotonic() - self._began
-        arrived_s = self._decoder.arrivals.pop(picture.pts, None)
+        arrived_s = self._arrivals.pop(picture.pts, None)
         self.frames_seen += 1
         if not self._is_selected(index, time_s):
             return None
