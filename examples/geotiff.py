@@ -1,4 +1,4 @@
-"""Find things in a GeoTIFF of any size, tile by tile, and write their outlines to GeoJSON, in longitude and latitude.
+"""Find instances in a GeoTIFF of any size, tile by tile, and write outlines to GeoJSON, in longitude and latitude.
 
     pip install rasterio
     python examples/geotiff.py scene.tif found.geojson

@@ -146,9 +146,9 @@ class Model:
                 all.
             decoder: What decodes JPEGs given as files or contents: "cpu", or "cuda", the model's GPU, which is faster
                 and at most 1 off in few pixels. JPEGs that it does not take go to the CPU, and `report()` counts them.
-            tile: For small things in large images, the size of overlapping tiles to detect on: a side in pixels, 32 or
-                more; (height, width); or "auto": the network's input, enlarged until there are at most 64 tiles.
-            overlap: Least overlap of tiles, 0..0.9 of their sides; larger than most things.
+            tile: For small instances in large images, the size of overlapping tiles to detect on: a side of 32 pixels
+                or more; (height, width); or "auto": the network's input, enlarged until there are at most 64 tiles.
+            overlap: Least overlap of tiles, 0..0.9 of their sides; larger than most instances.
             full: Whether to detect on the whole image, too, for instances larger than tiles.
             weak: Whether detections for a `Tracker` come, too, behind those that exceed the threshold: all above 0.1
                 of the classes with the lowest threshold, up to the most detections that the model was loaded with.
@@ -386,7 +386,7 @@ class Model:
         self._engine.prepare(batch)
 
     def tracker(self, threshold: Threshold | None = None, classes: Sequence[str] | None = None) -> Tracker:
-        """A new tracker for detections of `predict`, frame by frame; of a lower threshold, it loses fewer things.
+        """A new tracker for detections of `predict`, frame by frame; of a lower threshold, it loses fewer instances.
 
         It begins tracks of what `predict` returns with this threshold and classes; None are what the model was loaded
         with.

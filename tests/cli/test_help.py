@@ -99,7 +99,8 @@ def test_every_example_parses(words, line):
 
 # Names of files in examples, small and in a folder of their own.
 SMALL = {"--size": "160x96", "--input-size": "80x80", "--frames": "4", "--images": "2", "--count": "2", "--start": "1"}
-NEEDS = ("rf-detr-seg-nano", "--annotations", "--ray", "quantize")  # weights, a data set, a cluster, forty images
+NEEDS = ("rf-detr-seg-nano", "--annotations", "--ray", "quantize", "rtsp:")
+"""What examples need that tests lack: weights, a data set, a cluster, forty images, cameras."""
 
 
 def shortened(words):

@@ -52,4 +52,4 @@ def _root(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Find things in images and video: their class, box and exact outline."""
+    """Find instances in images and video: their class, box and exact outline."""

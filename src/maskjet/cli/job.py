@@ -128,7 +128,7 @@ def job(
         switch(
             "--track",
             "Write what tracking needs, weaker detections of videos in columns of their own; `maskjet job merge` then "
-            "gives things the same number in all frames of a video.",
+            "gives each instance one number in all frames of a video.",
         ),
     ] = False,
     tiling: Tiling,

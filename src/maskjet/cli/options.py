@@ -135,7 +135,7 @@ def with_label_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def with_tiling(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of `Tiling`, in place of its parameter `tiling`."""
-    panel = "For small things in large frames"
+    panel = "For small instances in large frames"
     options = {field.name: option_of(Tiling, field.name, panel) for field in fields(Tiling)}
     return with_options(command, "tiling", options, lambda given: Tiling(parse_tile(given.pop("tile", None)), **given))
 

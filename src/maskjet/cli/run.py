@@ -245,7 +245,7 @@ def run(
         str | None,
         option(
             "[=two-pass]",
-            "Give things the same number in all frames of a source; what is found stays the same. With two-pass files "
+            "Give each instance one number in all frames of a source; what is found stays. With two-pass files "
             "are read twice, so that gaps are filled, also for redact, and ghosts are removed.",
             choices=_TRACKING,
         ),
@@ -275,7 +275,7 @@ def run(
         ),
     ] = "1",
 ) -> None:
-    """Find things in images and video; write video, JSON or pictures."""
+    """Find instances in images and video; write video, JSON or pictures."""
     process.keep_freed_memory()
     from maskjet.drawing import Redaction
     from maskjet.model import open_model

@@ -24,7 +24,7 @@ _FEWEST = 4  # points of a motion
 _ROUNDS = 3
 _ROUNDING = 0.25  # distance of points that says nothing, in shrunk pixels
 _MOST_ALIKE = 2**16 - 2
-_RIGID = 4.0  # spread of a thing, in shrunk pixels, above which its points may turn and scale it
+_RIGID = 4.0  # spread of an instance, in shrunk pixels, above which its points may turn and scale it
 
 Points = NDArray[np.complex128]
 Image = NDArray[np.uint8]
@@ -85,8 +85,8 @@ def follow(before: Image, after: Image, points: Points, factor: complex) -> tupl
 def fit(before: Points, after: Points, is_found: Bools, factor: float) -> Points:
     """Fit a robust similarity to the points of each instance: complex128 [n, 2]; too few points do not move it.
 
-    Weights are Geman and McClure's, around the median shift at first. Turn and scale of small things are drawn to those
-    of none, as if they had further points that do neither.
+    Weights are Geman and McClure's, around the median shift at first. Turn and scale of small instances are drawn to
+    those of none, as if they had further points that do neither.
     """
     moves = np.zeros((len(before), 2), np.complex128)
     for i in range(len(before)):

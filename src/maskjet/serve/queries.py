@@ -58,7 +58,7 @@ _PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
         {"type": "boolean", "default": False},
     ),
     "tile": (
-        "For small things: tiles of this side in pixels, WIDTHxHEIGHT, auto, or none. All images have at most 64.",
+        "For small instances: tiles of this side in pixels, WIDTHxHEIGHT, auto, or none. All images have at most 64.",
         _TEXT,
     ),
     "overlap": ("Least overlap of tiles, as a share of a side.", {"type": "number", "minimum": 0, "maximum": 0.9}),

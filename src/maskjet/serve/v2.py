@@ -117,7 +117,7 @@ for _path in _BY_VERSION:
     router.get(f"{_path}/ready")(model_ready)
     router.post(
         f"{_path}/infer",
-        summary="Find things in an image, or in several",
+        summary="Find instances in an image, or in several",
         openapi_extra={"requestBody": _REQUEST},
         responses=_INFER,
         response_class=Response,

@@ -31,7 +31,7 @@ _LEAST_IOU = 0.3  # of an instance's boxes in frames up to `Tuning.tentative_s` 
 def correct_ids(rows: NDArray[Any], times_s: Floats) -> None:
     """Give detections, `ROW` [n] in the order of frames, the id that their instance has in later frames.
 
-    Rows without a track, -1, that lead to one get its id; the others get numbers below -1, one for each thing. A young
+    Rows without a track, -1, that lead to one get its id; the others get numbers below -1, one per instance. A young
     track that ends where an older one is found again was that one. `times_s` are float64 [frames], in seconds.
     """
     tracks, tuning = group_rows(rows), Tuning()

@@ -148,7 +148,8 @@ def _fit(tracks: Tracks, i: int, box: Floats, area: int, class_id: int, tuning: 
 def match(tracks: Tracks, given: Given, similarity: Floats, time_s: float, threshold: float, tuning: Tuning) -> Ints:
     """Match detections with tracks: int64 [n], -1 for none.
 
-    First of confirmed tracks, where lost ones take no weak things; then of others; then of lost ones by place and area.
+    First of confirmed tracks, where lost ones take no weak detections; then of others; then of lost ones, by place and
+    area.
     """
     rows, confidence, track_of = tracks.rows, given.confidence, np.full(len(given.classes), -1)
     scores = np.full(similarity.shape, NEVER)

@@ -32,7 +32,7 @@ def smooth(
 ) -> Iterator[Detections]:
     """Smooth the tracks of a file; reads all results before it yields any.
 
-    What a thing was called before it had its id, or for a while after it was found again, is corrected. Where a track
+    What an instance was called before it had its id, or a while after it was found again, is corrected. Where a track
     has a gap, its box is interpolated, and the nearest mask is moved and scaled with it. What is seen in too few frames
     is removed, unless it is there in the first or the last one.
 
@@ -43,7 +43,7 @@ def smooth(
             last.
         threshold: Detections up to this confidence are only kept where they continue a track.
         longest_s: Longest gap that is filled, in seconds.
-        shortest: Least number of frames that a thing is in.
+        shortest: Least number of frames that an instance is in.
 
     Returns:
         The detections of each frame. `filled` tells those that have been added: first detections up to the threshold,

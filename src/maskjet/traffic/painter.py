@@ -1,6 +1,6 @@
 """Rendering a frame: all bodies are projected and lit at once, then filled from the farthest face to the nearest.
 
-A canvas is uint8 [H, W, 4]: RGB and the number of the thing that owns the pixel. One fill writes both, without
+A canvas is uint8 [H, W, 4]: RGB and the number of the object that owns the pixel. One fill writes both, without
 antialiasing, so that the thing seen at a pixel is its owner by construction.
 """
 
