@@ -109,6 +109,18 @@ def test_what_can_not_be_ready_in_time_is_dropped_before_it_is_taken(monkeypatch
         assert [frame.index for frame in readers.take(1, waits=True)] == [4]
 
 
+def test_what_is_in_flight_delays_what_is_taken_now(clock):
+    deadlines = Deadlines(1)
+    deadlines.begin(1)
+    clock.now += 0.3
+    deadlines.learn(clock.now - 0.3)
+    clock.now += 0.5  # it is idle
+    fits = [deadlines.fits(Frame(0, None, PIXELS, "", "", arrived_s=clock.now - age)) for age in (0.6, 0.8)]
+    deadlines.begin(1)
+    fits += [deadlines.fits(Frame(0, None, PIXELS, "", "", arrived_s=clock.now - age)) for age in (0.3, 0.6)]
+    assert fits == [True, False, True, False]
+
+
 def test_a_batch_is_as_large_as_its_first_deadline_allows():
     cameras, deadlines = [Camera() for _ in range(4)], Deadlines(1)
     with reading(deadlines, cameras) as readers:

@@ -56,7 +56,7 @@ class Deadlines:
         self.max_latency, self.priorities, self.when_full = max_latency, tuple(priorities), when_full
         self._times: dict[int, tuple[float, float]] = {}  # of batches by size: means and deviations, see `learn`
         self._in_flight: deque[int] = deque()  # sizes of the batches that were taken
-        self._done_s = 0.0  # time of the last results
+        self._done_s, self._free_s = 0.0, 0.0  # when the last results came, and when all in flight are to be done
         self._began_s: float | None = None  # of the first batch
         self._seen, self._window = 0, (0.0, 0, 0)  # frames so far; a window's begin, its frames and drops
         self._is_full = False  # whether too much was dropped in the last window
@@ -90,8 +90,7 @@ class Deadlines:
         now = time.monotonic()
         if not self._in_flight and now - self._done_s > _STALE_S:
             self._times.clear()
-        ready_s = max(now, self._done_s + sum(map(self._time_of, self._in_flight))) + self._time_of(size)
-        return ready_s <= frame.arrived_s + self.max_latency
+        return max(now, self._free_s) + self._time_of(size) <= frame.arrived_s + self.max_latency
 
     def _time_of(self, size: int) -> float:
         """Seconds in which most batches are done, as those of the next known size; the first one has a single frame."""
@@ -110,6 +109,7 @@ class Deadlines:
     def begin(self, size: int) -> None:
         """Note that a batch was taken."""
         self._in_flight.append(size)
+        self._free_s = max(time.monotonic(), self._free_s) + self._time_of(size)
 
     def learn(self, taken_s: float) -> None:
         """Note that the oldest batch, taken at that time, is done now: in means of times and of their deviations.
@@ -121,7 +121,7 @@ class Deadlines:
         mean_s, deviation_s = self._times.get(size, (spent_s, 0.0))
         deviation_s += (abs(spent_s - mean_s) - deviation_s) / 4
         self._times[size] = mean_s + (spent_s - mean_s) / 8, deviation_s
-        self._done_s = now
+        self._done_s, self._free_s = now, now + sum(map(self._time_of, self._in_flight))
         self._began_s = taken_s if self._began_s is None else self._began_s
 
     def judge(self) -> Literal["full", "calm"] | None:
