@@ -42,6 +42,7 @@ def run(monkeypatch, network):
     return partial(images.run, model="tiny", config=EngineConfig(device="cpu"), runs=2, seconds=0.02, long_images=64)
 
 
+@pytest.mark.slow
 def test_what_fails_or_has_no_time_left_is_a_note(run, monkeypatch):
     found = run(limit_s=-1.0, only=["floors", "long"], names=["few"])
     assert (found.measurements, found.long) == ([], ())

@@ -32,6 +32,7 @@ def live(street):
     return path
 
 
+@pytest.mark.slow
 def test_lines_of_cameras_are_read_and_their_steps_timed():
     watch, image = cameras.Watch(np.zeros((2, 9)), fps=10), np.zeros((64, 96, 3), np.uint8)
     for index in (3, 5):

@@ -54,6 +54,7 @@ def program(tmp_path, monkeypatch):
     return path
 
 
+@pytest.mark.slow
 def test_an_engine_is_measured_beside_the_network(program, tmp_path):
     engine = engines.Engine("tiny", 2, 3, "fp16")
     engine.build(program, tmp_path)
@@ -69,6 +70,7 @@ def test_an_engine_is_measured_beside_the_network(program, tmp_path):
     assert [each["p50_ms"] for each in stated["times"]] == [1.5, 1.5]
 
 
+@pytest.mark.slow
 def test_an_engine_that_finds_nothing_matches_nothing(program, tmp_path):
     engine = engines.Engine("tiny", 2, 4, "fp16")
     engine.build(program, tmp_path)
@@ -77,6 +79,7 @@ def test_an_engine_that_finds_nothing_matches_nothing(program, tmp_path):
     assert found.dropped > 3
 
 
+@pytest.mark.slow
 def test_a_file_that_is_refused_is_named_with_its_reason(program, tmp_path):
     engine = engines.Engine("tiny", 1, 5, "fp16", is_free=True)
     with pytest.raises(UnsupportedError, match=r"must build the engine: .*first \| Concat_2: error"):

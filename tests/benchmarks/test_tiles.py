@@ -35,6 +35,7 @@ def test_batches_and_threads_of_a_peer_find_the_same():
         assert other.rle == one.rle
 
 
+@pytest.mark.slow
 def test_nothing_is_timed_if_predict_and_merging_differ(monkeypatch):
     monkeypatch.setattr(tiles, "merge", lambda *given: merge(*given)[1:])
     with pytest.raises(MaskjetError, match="must equal merging tiles that are cut by hand; nothing was timed"):

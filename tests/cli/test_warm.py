@@ -40,6 +40,7 @@ def test_all_compiled_functions_are_imported():
     assert sorted(found) == sorted(compiled_in_the_sources())
 
 
+@pytest.mark.slow
 def test_a_model_is_prepared_for_all_batches(monkeypatch, capsys, tmp_path):
     prepared, compiled = [], []
     monkeypatch.setenv("MASKJET_CACHE_DIR", str(tmp_path))

@@ -96,6 +96,7 @@ def test_models_and_calls(model, street):
         assert_same(found, everything)
 
 
+@pytest.mark.slow
 def test_tiles_are_merged_first(model, street):
     for more in ({}, {"weak": True, "threshold": 0.3}):
         merged = model.predict(street, tile=200, nms=1, **more)

@@ -74,6 +74,7 @@ def test_others_do_not_take_it(monkeypatch):
                 assert not model.report().network.startswith("OpenVINO ")
 
 
+@pytest.mark.slow
 def test_a_conversion_that_differs_is_not_kept(tmp_path, monkeypatch):
     def spoil(network):
         other = copy.deepcopy(network)
@@ -88,6 +89,7 @@ def test_a_conversion_that_differs_is_not_kept(tmp_path, monkeypatch):
     assert not [*Path(tmp_path, "converted").iterdir()]
 
 
+@pytest.mark.slow
 def test_bfloat16_leaves_the_arithmetic_of_boxes_in_float32(tmp_path, monkeypatch):
     network = tiny_network()
     conversion.write(conversion.to_openvino(network), tmp_path / "a.xml", Metadata(network.spec, "bf16"))

@@ -118,6 +118,7 @@ def test_detections_are_the_networks(runtime, batch, exported):
         model.predict(images[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["auto", "openvino"])
 def test_float16_files_find_nearly_the_same(runtime, exported):
     path = exported("fp16").path

@@ -20,7 +20,8 @@ LONG = {
     "nms": {"two tiles of words"},
     "preprocess": {
         *("letterbox, batch, bgr", "letterbox, tall", "letterbox, coloured", "strided rows", "bfloat16", "batch"),
-        *("nv12, letterbox, coloured", "nv12, three matrices", "nv12, letterbox"),
+        *("nv12, letterbox, coloured", "nv12, three matrices", "nv12, letterbox", "antialias", "nv12, antialias"),
+        "antialias, letterbox",
     },
     "rank_tokens": {"many tokens of many images", "ties among blocks of many images"},
     "resize_pixels": {"many pixels"},
