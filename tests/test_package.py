@@ -138,7 +138,7 @@ def test_all_is_there_and_sorted():
 
 FOLDER = Path(maskjet.__file__).parent
 SAMPLE = functools.cache(maskjet.traffic.sample)
-SLOW = ("runtimes/__init__.py", "networks/torchvision/optimizing.py")
+SLOW = ("export/__init__.py", "networks/torchvision/optimizing.py")
 EXAMPLES = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.py") if ">>> " in path.read_text())
 
 
