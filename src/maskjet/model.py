@@ -282,7 +282,8 @@ class Model:
             batch = min(len(sources), self.config.batch)
             if tile is not None:
                 batch = self.config.batch if self._engine.steps.device.type == "cuda" else 1
-            if self._engine.steps.device.type == "cuda" and isinstance(self.spec, ModelSpec) and not drop_late:
+            is_paced = drop_late or deadlines is not None
+            if self._engine.steps.device.type == "cuda" and isinstance(self.spec, ModelSpec) and not is_paced:
                 opened = open_images(sources[0], self.decoding()) if len(sources) == 1 else None
                 if opened is not None:
                     sources, batch, whole_batches = [opened], self.config.batch, True

@@ -335,11 +335,11 @@ def run(
         ),
         opening=opening,
         streams=len(found) if is_together else 1,
+        deadlines=_deadlines_of(frames, found),
         streaming={
             "depth": depth,
             "batch": batch,
             "drop_late": frames.drop_late,
-            "deadlines": _deadlines_of(frames, found),
             "threshold": by_class or None,
             "track": tracks,
             "detect": detect,

@@ -50,6 +50,8 @@ class Run:
     """Processes that share the machine with this one, itself included."""
     streaming: dict[str, Any]
     """Arguments of `Model.stream`."""
+    deadlines: Deadlines | None = field(default=None, kw_only=True)
+    """Promise for live sources, which has their load in the end."""
     style: Style
     """Whether windows, video and images are annotated, redacted or cut out, and how."""
     in_two_passes: bool = False
@@ -102,12 +104,11 @@ class Run:
 
         assert self.model is not None
         options = {**self.streaming, **asdict(self.opening.selection), "mask_pixels": self.writing["mask_pixels"]}
-        del options["deadlines"]  # which say when, not what
         return describe_model(self.model, **options)
 
     def stream(self, model: Model, source: Any, **options: Any) -> Results:
         """Begin a stream; checks the remaining options, and may compile for seconds."""
-        return model.stream(source, stop=self.stop.event, **self.streaming, **options)
+        return model.stream(source, stop=self.stop.event, deadlines=self.deadlines, **self.streaming, **options)
 
 
 def run_together(
@@ -271,10 +272,9 @@ def _measuring(run: Run, sources: Sequence[Source], summaries: Sequence[SourceSu
         seconds = time.perf_counter() - start
         summary.seconds += seconds
         summary.fps = summary.frames / summary.seconds
-        deadlines: Deadlines | None = run.streaming.get("deadlines")
-        if deadlines is not None and deadlines.load:
+        if run.deadlines is not None and run.deadlines.load:
             cores = len(os.sched_getaffinity(0)) / run.processes
-            load = max(deadlines.load, (time.process_time() - cpu_s) / seconds / cores)
+            load = max(run.deadlines.load, (time.process_time() - cpu_s) / seconds / cores)
             summary.capacity = int(len(sources) / load)
         for source, own in zip(sources, summaries, strict=True):
             name = f"{source.name}: " if len(summary.sources) > 1 else ""

@@ -141,8 +141,7 @@ class _Workers:
         """Start a process; `before` are fields of `_Worker`, of the one that died."""
         run = {each.name: getattr(self._run, each.name) for each in fields(Run) if each.name not in _STATE}
         run |= {"config": replace(self._run.config, device=place.own_device), "streams": len(positions)}
-        if (deadlines := self._run.streaming["deadlines"]) is not None:
-            run["streaming"] = self._run.streaming | {"deadlines": deadlines.of(positions)}
+        run["deadlines"] = None if self._run.deadlines is None else self._run.deadlines.of(positions)
         owned = [[_numbered(out, starts) for out in self._outputs.owned[position]] for position in positions]
         reading, writing = os.pipe()
         child, connection = runner.start(__name__, writing, variables=place.variables)

@@ -78,10 +78,13 @@ class Deadlines:
         seconds = max(self._done_s - self._began_s, _WINDOW_S)
         return self._seen / seconds * min(mean_s / size for size, (mean_s, _) in self._times.items())
 
+    def priority(self, position: int) -> int:
+        """The priority of a source."""
+        return self.priorities[position] if self.priorities else 1
+
     def urgency(self, frame: Frame) -> tuple[int, float]:
         """A key that is lower for frames that go first."""
-        priority = self.priorities[frame.stream] if self.priorities else 1
-        return -priority, -math.inf if frame.arrived_s is None else frame.arrived_s
+        return -self.priority(frame.stream), -math.inf if frame.arrived_s is None else frame.arrived_s
 
     def fits(self, frame: Frame, size: int = 1) -> bool:
         """Whether a frame is ready in time in a batch of this size that is taken now."""

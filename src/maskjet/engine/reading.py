@@ -146,17 +146,19 @@ class Readers:
 
     def _give_way(self, deadlines: Deadlines, *, is_full: bool) -> None:
         """Lower the rate of the least important source, or end it; or raise the rates of those that were lowered."""
-        reading = [queue for queue in self._queues if queue.is_reading and queue.source is not None]
+        reading = [(each, each.source) for each in self._queues if each.is_reading and each.source is not None]
         if not is_full:
-            for queue in reading:
-                queue.source.taken_every = max(queue.source.taken_every // 2, 1)
+            for _, source in reading:
+                source.taken_every = max(source.taken_every // 2, 1)
             return
-        priorities = deadlines.priorities or [1] * len(self._queues)
-        reading = [queue for queue in reading if queue.source.taken_every < _SLOWEST]
-        reading.sort(key=lambda queue: (priorities[queue.number], queue.source.taken_every, -queue.number))
+        reading = [(queue, source) for queue, source in reading if source.taken_every < _SLOWEST]
         if not reading:
             return
-        queue, source = reading[0], reading[0].source
+
+        def importance(each: tuple[_Queue, Source]) -> tuple[int, int, int]:
+            return deadlines.priority(each[0].number), each[1].taken_every, -each[0].number
+
+        queue, source = min(reading, key=importance)
         why = f"of {source.name!r}, as the results of all can't be ready within {deadlines.max_latency:g} s"
         if deadlines.when_full == "refuse":
             queue.error = SourceError(f"No frames are taken {why}.")
@@ -197,8 +199,7 @@ class Readers:
         """Note that the results of a batch, taken at that time, are handed over now."""
         now = time.monotonic()
         for frame in frames:
-            source = self._queues[frame.stream].source
-            if frame.arrived_s is not None and source is not None:
+            if frame.arrived_s is not None and (source := self._queues[frame.stream].source) is not None:
                 source.note_latency(now - frame.arrived_s)
         if self._deadlines is not None and frames:
             with self._lock:
@@ -262,9 +263,9 @@ class Readers:
             source.bad_frames.append((frame.index, str(error)))
             return True
         with self._lock:
-            queue.read += 1
             if self._deadlines is not None:
                 self._deadlines.count(seen=1)
+                queue.read += 1
                 if queue.read % source.taken_every:
                     source.frames_dropped += 1
                     queue.dropped += 1
@@ -291,11 +292,11 @@ class _Queue:
         self.has_room = threading.Condition(lock)
         self.is_waiting = False  # whether the thread waits for room
         self.frames: deque[Frame] = deque()
-        self.source: Any = None  # the opened `Source`; None until then
+        self.source: Source | None = None  # None until it is open
         self.error: BaseException | None = None
         self.is_reading = True
         self.dropped = 0
-        self.read = 0
+        self.read = 0  # frames that came, if there are deadlines
         self.last = 0  # pieces of the newest frame, at the end of `frames`
 
 

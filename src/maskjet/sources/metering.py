@@ -94,8 +94,10 @@ class Meter:
     @property
     def latency_s(self) -> float | None:
         """99th percentile of the last latencies, in seconds; None if there are none."""
-        latencies = sorted(self.latencies)
-        return latencies[int(0.99 * (len(latencies) - 1) + 0.5)] if latencies else None
+        from maskjet.host.timing import percentile  # here, as it loads PyTorch
+
+        latencies = tuple(self.latencies)
+        return percentile(latencies, 0.99) if latencies else None
 
     @property
     def fps(self) -> float:
