@@ -7,6 +7,7 @@ import threading
 import pytest
 from PIL import Image
 
+from maskjet import traffic
 from maskjet.sources.frames import open_source
 from tests.cli.test_signals import start, wait_for_lines
 from tests.sources.rtsp import RtspCamera
@@ -106,12 +107,14 @@ def test_results_come_within_the_promised_time(camera, tmp_path, maskjet):
         ("--when-full slower", "--when-full must go with --max-latency, got it alone"),
         ("--max-latency 60ms --tile 64", "--max-latency must be None with tile, detect or whole_batches"),
         ("--max-latency 60ms", "--max-latency must be None for 'a.png': it is a file, whose frames wait"),
+        ("b.mp4 --max-latency 60ms", "--max-latency must be None for 'a.png': it is a file, whose frames wait"),
     ],
 )
 @pytest.mark.usefixtures("quick")
 def test_promises_that_can_not_be_kept_are_refused(options, message, tmp_path, maskjet, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Image.new("RGB", (32, 32)).save("a.png")
+    traffic.write_video(tmp_path / "b.mp4", size_hw=(32, 32), frames=1)
     code, _, err = maskjet(f"run a.png {options} -o a.jsonl")
     assert code == 2
     assert message in err

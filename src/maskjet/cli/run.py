@@ -410,7 +410,7 @@ def _deadlines_of(frames: FrameOptions, found: Sequence[UnopenedSource]) -> Dead
         priorities[name] = int(number)
     seconds = float(given[1]) * (0.001 if given[2] == "ms" else 1)
     when_full: Any = frames.when_full
-    return Deadlines(seconds, priorities=[*priorities.values()], when_full=when_full)
+    return Deadlines(seconds, priorities=[*priorities.values()] if frames.priority else (), when_full=when_full)
 
 
 def _choose_places(processes: str, job: Run, *, is_together: bool) -> list[Place]:
