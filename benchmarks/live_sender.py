@@ -1,30 +1,42 @@
-"""Send a video to many clients over HTTP in real time, for ever, as cameras do, and note when each frame was sent.
+"""Send a video to many clients in real time, over RTSP or HTTP, as cameras do, and note when each frame was sent.
 
-    python -m benchmarks.live_sender live.flv stamps.bin --capacity 9000 --fps 30
+    python -m benchmarks.live_sender live.flv stamps.bin --capacity 9000 --fps 30 --troubled-from 64
 
-Prints the port, then answers GET /N for stream number N. Each connection begins with the first frame. The file of
-stamps has 8 bytes per frame: stream N's frame I was sent at the value number N × --capacity + I, by the system's
-monotonic clock, which all processes share. This module imports nothing but the standard library, to start at once.
+Prints the port, then sends stream number N to who plays rtsp://127.0.0.1:PORT/N, as RTP in TCP, or gets
+http://127.0.0.1:PORT/N, as FLV. Each connection begins with the first frame. The file of stamps has 8 bytes per frame:
+stream N's frame I was sent at the value number N × --capacity + I, by the system's monotonic clock, which all
+processes share. Streams from --troubled-from on have no stamps: they fall silent, come back broken, and can't be
+reached. This module imports nothing but the standard library, to start at once.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import mmap
+import random
 import re
 import socket
 import struct
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 _FILE_HEADER = 13  # bytes, with the length of no tag
 _TAG_HEADER, _TAG_END = 11, 4  # bytes
 _VIDEO = 9
 _SOUND = bytes.fromhex("08 000003 000000 00 000000 3e 0000 0000000e")
 """A tag with one sample of silence: FFmpeg knows all streams and does not search for others for five seconds."""
+_CONFIGURATION = _TAG_HEADER + 5  # in its tag: avcC, ISO/IEC 14496-15 5.3.3.1
+_RTP_PAYLOAD = 1400  # bytes, as fit into a packet of Ethernet
+_RTP_HZ = 90_000
+_PLAYED_S, _SILENT_S, _BROKEN_S = 15.0, 20.0, 10.0  # of a stream in trouble
+_BROKEN_SHARE = 0.3  # of its frames
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: video/x-flv\r\nConnection: close\r\n\r\n"  # no length: it has no end
 
 
@@ -49,20 +61,62 @@ def at_time(tag: bytes, time_ms: int) -> bytes:
     return tag[:4] + (time_ms & 0xFFFFFF).to_bytes(3, "big") + bytes([time_ms >> 24 & 0x7F]) + tag[8:]
 
 
+def units_of(data: bytes) -> list[bytes]:
+    """The NAL units of an access unit, each after its length of four bytes."""
+    units, at = [], 0
+    while at < len(data):
+        end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+        units.append(data[at + 4 : end])
+        at = end
+    return units
+
+
+def parameters_of(beginning: bytes) -> list[bytes]:
+    """The sequence and picture parameter set that an FLV file begins with."""
+    at = _FILE_HEADER + len(_SOUND)
+    while beginning[at] != _VIDEO:
+        at += _TAG_HEADER + int.from_bytes(beginning[at + 1 : at + 4], "big") + _TAG_END
+    at += _CONFIGURATION + 6  # one sequence parameter set, as x264 writes
+    size = int.from_bytes(beginning[at : at + 2], "big")
+    at += 2 + size
+    end = at + 3 + int.from_bytes(beginning[at + 1 : at + 3], "big")
+    return [beginning[at - size : at], beginning[at + 3 : end]]
+
+
+def payloads_of(unit: bytes) -> list[bytes]:
+    """The RTP payloads of a NAL unit: itself, or fragments of kind FU-A (RFC 6184 5.8)."""
+    if len(unit) <= _RTP_PAYLOAD:
+        return [unit]
+    starts = range(1, len(unit), _RTP_PAYLOAD)
+    first = bytes([unit[0] & 0xE0 | 28])
+    return [
+        first
+        + bytes([unit[0] & 0x1F | (at == starts[0]) << 7 | (at == starts[-1]) << 6])
+        + unit[at : at + _RTP_PAYLOAD]
+        for at in starts
+    ]
+
+
 class Sender:
     """Serves a video to clients, each in a thread of its own.
 
     Args:
         video: FLV file without B frames.
-        stamps: Where the times are written; at least `capacity` × 8 bytes for each stream.
+        stamps: Where the times are written; at least `capacity` × 8 bytes for each stream without trouble.
         capacity: Most frames of a stream.
         fps: Frames per second.
+        troubled_from: Number of the first stream in trouble.
     """
 
-    def __init__(self, video: Path, stamps: mmap.mmap, capacity: int, fps: float) -> None:
-        self._beginning, self._frames = split(video.read_bytes())
-        self._stamps, self._capacity, self._fps = stamps, capacity, fps
-        self._listener = socket.create_server(("127.0.0.1", 0))
+    def __init__(self, video: Path, stamps: mmap.mmap, capacity: int, fps: float, troubled_from: int) -> None:
+        self._beginning, self._tags = split(video.read_bytes())
+        self._packets = [
+            [part for unit in units_of(tag[_CONFIGURATION:-_TAG_END]) for part in payloads_of(unit)]
+            for tag in self._tags
+        ]
+        self._stamps, self._capacity, self._fps, self._troubled_from = stamps, capacity, fps, troubled_from
+        self._connections: Counter[int] = Counter()  # so far, by stream
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port: int = self._listener.getsockname()[1]
 
     def serve(self) -> None:
@@ -73,22 +127,84 @@ class Sender:
             threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
     def _answer(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rb") as request, suppress(OSError):  # the client is gone
-            asked = re.match(rb"GET /(\d+) ", request.readline())
+        with connection, connection.makefile("rb") as requests, suppress(OSError):  # the client is gone
+            begins = requests.readline()
+            asked = re.match(rb"([A-Z]+) (?:rtsp://[^/ ]+)?/(\d+)", begins)
             if asked is None:
                 return
-            while request.readline().strip():
-                pass
-            connection.sendall(_ANSWER + self._beginning)
-            self._play(connection, int(asked[1]))
+            stream = int(asked[2])
+            if asked[1] == b"GET":
+                while requests.readline().strip():
+                    pass
+                connection.sendall(_ANSWER + self._beginning)
+                writes = self._flv()
+            else:
+                self._agree(connection, begins, requests)
+                writes = self._rtp()
+            next(writes)
+            self._play(connection, stream, writes)
 
-    def _play(self, connection: socket.socket, stream: int) -> None:
-        begin = time.monotonic()
+    def _agree(self, connection: socket.socket, line: bytes, requests: BinaryIO) -> None:
+        """Answer the requests of RTSP (RFC 2326) up to the one that plays."""
+        described = ",".join(base64.b64encode(each).decode() for each in parameters_of(self._beginning))
+        media = (
+            "v=0\r\nm=video 0 RTP/AVP 96\r\na=rtpmap:96 H264/90000\r\n"
+            f"a=fmtp:96 packetization-mode=1;sprop-parameter-sets={described}\r\na=control:track0\r\n"
+        )
+        while line.strip():
+            method, fields = line.split()[0], b"".join(iter(requests.readline, b"\r\n"))
+            number = re.search(rb"CSeq: *(\d+)", fields, re.IGNORECASE)
+            head, body = "Session: 1\r\nPublic: DESCRIBE, SETUP, PLAY\r\n", ""
+            if method == b"DESCRIBE":
+                head, body = f"Content-Type: application/sdp\r\nContent-Length: {len(media)}\r\n", media
+            elif method == b"SETUP":
+                head = "Session: 1\r\nTransport: RTP/AVP/TCP;unicast;interleaved=0-1\r\n"
+            count = number[1].decode() if number else "0"
+            connection.sendall(f"RTSP/1.0 200 OK\r\nCSeq: {count}\r\n{head}\r\n{body}".encode())
+            if method == b"PLAY":
+                return
+            line = requests.readline()
+        raise ConnectionError("the client is gone.")
+
+    def _flv(self) -> Generator[bytes, int, None]:
+        """What is sent of frame number `send(index)`."""
+        index = yield b""
+        while True:
+            index = yield at_time(self._tags[index % len(self._tags)], round(1000 * index / self._fps))
+
+    def _rtp(self) -> Generator[bytes, int, None]:
+        """The same as packets of RTP (RFC 3550), interleaved in TCP."""
+        index, sequence = (yield b""), 0
+        while True:
+            parts, packets = self._packets[index % len(self._packets)], []
+            time_hz = round(_RTP_HZ * (1 + index / self._fps)) & 0xFFFFFFFF
+            for number, part in enumerate(parts):
+                kind = 96 | (number == len(parts) - 1) << 7
+                packets.append(
+                    struct.pack(">cBHBBHII", b"$", 0, 12 + len(part), 0x80, kind, sequence & 0xFFFF, time_hz, 1)
+                )
+                packets.append(part)
+                sequence += 1
+            index = yield b"".join(packets)
+
+    def _play(self, connection: socket.socket, stream: int, writes: Generator[bytes, int, None]) -> None:
+        is_troubled = stream >= self._troubled_from
+        turn = self._connections[stream] % 4 if is_troubled else 0
+        self._connections[stream] += 1
+        if turn == 2:  # can't be reached
+            return
+        begin, chance = time.monotonic(), random.Random(stream)
         for index in range(self._capacity):
-            tag = at_time(self._frames[index % len(self._frames)], round(1000 * index / self._fps))
             time.sleep(max(begin + index / self._fps - time.monotonic(), 0))
-            struct.pack_into("d", self._stamps, 8 * (stream * self._capacity + index), time.monotonic())
-            connection.sendall(tag)
+            if is_troubled and index > self._fps * (_BROKEN_S if turn == 1 else _PLAYED_S):
+                time.sleep(_SILENT_S if turn == 0 else 0)
+                return
+            data = writes.send(index)
+            if turn == 1 and chance.random() < _BROKEN_SHARE:
+                data = data[: len(data) // 2] + chance.randbytes(len(data) - len(data) // 2)
+            if not is_troubled:
+                struct.pack_into("d", self._stamps, 8 * (stream * self._capacity + index), time.monotonic())
+            connection.sendall(data)
 
 
 def main() -> None:
@@ -98,9 +214,10 @@ def main() -> None:
     parser.add_argument("stamps", type=Path)
     parser.add_argument("--capacity", type=int, required=True)
     parser.add_argument("--fps", type=float, default=30.0)
+    parser.add_argument("--troubled-from", type=int, default=sys.maxsize)
     given = parser.parse_args()
     with given.stamps.open("r+b") as file, mmap.mmap(file.fileno(), 0) as stamps:
-        sender = Sender(given.video, stamps, given.capacity, given.fps)
+        sender = Sender(given.video, stamps, given.capacity, given.fps, given.troubled_from)
         sys.stdout.write(f"{sender.port}\n")
         sys.stdout.flush()
         sender.serve()

@@ -23,32 +23,41 @@ from maskjet.model import Model
 from maskjet.sources.source import Source
 
 _PROCESSES = 4  # that send; a thread for each stream in them
-_LONGEST_S = 120.0  # of a connection, for which there is room for stamps
+_LONGEST_S = 120.0  # of a connection
 _PATIENCE_S = 60.0  # for the first frame of each
 
 
 @contextmanager
-def sending(video: Path, streams: int, fps: float) -> Iterator[tuple[list[str], NDArray[np.float64]]]:
+def sending(
+    video: Path, streams: int, fps: float, *, longest_s: float = _LONGEST_S, protocol: str = "http", troubled: int = 0
+) -> Iterator[tuple[list[str], NDArray[np.float64]]]:
     """Send a video over loopback, in processes of their own, until the context ends.
 
+    Args:
+        video: What is sent, as `reach_videos.write_live` makes it.
+        streams: Number of streams that are sent whole.
+        fps: Frames per second of each stream.
+        longest_s: Seconds after which a connection ends.
+        protocol: http or rtsp.
+        troubled: Further streams, which fall silent, come back broken and can't be reached, in turns.
+
     Yields:
-        A URL for each stream; and the times at which each stream's frames were sent, by the monotonic clock, float64
-        [streams, frames], zero for those that were not.
+        A URL for each stream, first of those that are sent whole; and the times at which their frames were sent, by the
+        monotonic clock, float64 [streams, frames], zero for those that were not.
     """
-    capacity = round(_LONGEST_S * fps)
+    capacity = round(longest_s * fps)
     with TemporaryDirectory() as folder, ExitStack() as stack:
         path = Path(folder) / "stamps.bin"
         stamps = np.memmap(path, np.float64, "w+", shape=(streams, capacity))
-        command = [sys.executable, "-P", live_sender.__file__, str(video), str(path)]
+        command = [sys.executable, "-P", live_sender.__file__, str(video), str(path), f"--capacity={capacity}"]
+        command += [f"--fps={fps}", f"--troubled-from={streams}"]
         ports = []
         for _ in range(min(_PROCESSES, streams)):
-            process = stack.enter_context(
-                subprocess.Popen([*command, f"--capacity={capacity}", f"--fps={fps}"], stdout=subprocess.PIPE)
-            )
+            process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
             stack.callback(process.terminate)
             assert process.stdout is not None
             ports.append(int(process.stdout.readline()))
-        yield [f"http://127.0.0.1:{ports[n % len(ports)]}/{n}" for n in range(streams)], stamps
+        yield [f"{protocol}://127.0.0.1:{ports[n % len(ports)]}/{n}" for n in range(streams + troubled)], stamps
 
 
 def measure_latency(

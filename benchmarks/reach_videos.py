@@ -18,7 +18,7 @@ from maskjet.traffic import FPS
 SIZES_HW = {**traffic.SIZES_HW, "2160p": (2160, 3840)}
 """(height, width) of the sizes measured, by name."""
 _SEED = 7
-_LIVE_BIT_RATE = 20_000_000  # of 1080p; others by their pixels
+_LIVE_BIT_RATE = 20_000_000  # of 1080p
 _LIVE_GROUP = 30  # frames from one key frame to the next: a second, as cameras have
 
 
@@ -113,8 +113,11 @@ def repeat(part: Path, path: Path, times: int) -> None:
     partial.replace(path)
 
 
-def write_live(part: Path, path: Path) -> None:
-    """Encode a video as cameras do: no B frames, so that a decoder need not hold frames back, and no slices."""
+def write_live(part: Path, path: Path, bit_rate: int = _LIVE_BIT_RATE) -> None:
+    """Encode a video as cameras do: no B frames, so that a decoder need not hold frames back, and no slices.
+
+    `bit_rate` is that of 1080p; other sizes have it by their pixels.
+    """
     partial = path.with_suffix(".partial")
     with (
         av.open(str(part)) as source,
@@ -125,7 +128,7 @@ def write_live(part: Path, path: Path) -> None:
         stream.height, stream.width, stream.pix_fmt = shown.height, shown.width, "yuv420p"
         context = stream.codec_context
         context.max_b_frames, context.gop_size = 0, _LIVE_GROUP
-        context.bit_rate = _LIVE_BIT_RATE * shown.height * shown.width // (1080 * 1920)
+        context.bit_rate = bit_rate * shown.height * shown.width // (1080 * 1920)
         for number, picture in enumerate(source.decode(shown)):
             picture.pts, picture.time_base = number, Fraction(1, int(FPS))
             picture.pict_type = PictureType.NONE  # the encoder's own choice
