@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from maskjet.cli import signals
@@ -118,8 +119,14 @@ def run_together(
     progress: Callable[[Sequence[Source]], AbstractContextManager[Callable[[int], None]]] | None = None,
 ) -> None:
     """Run a model on sources side by side; `check` gives their outputs, `progress` what to call for each frame."""
+    from maskjet.sources.containers import in_background
+
     with ExitStack() as stack:
-        sources = [stack.enter_context(run.open(each)) for each in found]
+        openings = [in_background(partial(run.open, each)) for each in found]  # all at once: a camera takes a second
+        for opening in openings:
+            if opening.exception() is None:
+                stack.enter_context(opening.result())
+        sources = [opening.result() for opening in openings]
         outputs = check(sources)
         outputs.prepare()
         summaries = run.summary.sources = [SourceSummary(source.name, "running") for source in sources]

@@ -289,7 +289,8 @@ def main(descriptor: int, lines: int) -> None:
         threading.Thread(target=_obey, args=(connection, run.stop), daemon=True).start()
         error = None
         try:
-            model = run.load(run.config)  # before the cameras are opened, whose frames would wait meanwhile
+            model = run.load(run.config)  # and compiled before cameras are opened, whose frames would wait meanwhile
+            model.prepare(min(run.streaming["batch"] or len(found), model.config.batch))
             run.load = lambda _: model
             run_together(
                 run, found, lambda sources: replace(outputs, sources=sources), partial(_report, connection, run)

@@ -120,6 +120,14 @@ def interruptible(name: str, work: Callable[[], _T]) -> _T:
 
 
 def _in_thread(work: Callable[[], _T], patience_s: float | None = None) -> _T:
+    done = in_background(work)
+    if not wait([done], patience_s).done:
+        raise TimeoutError(f"nothing came for {patience_s:.0f} s")
+    return done.result()
+
+
+def in_background(work: Callable[[], _T]) -> Future[_T]:
+    """Run work in a thread of its own, which does not keep the program from ending."""
     done: Future[_T] = Future()
 
     def do() -> None:
@@ -129,9 +137,7 @@ def _in_thread(work: Callable[[], _T], patience_s: float | None = None) -> _T:
             done.set_exception(error)
 
     threading.Thread(target=do, name="maskjet-wait", daemon=True).start()
-    if not wait([done], patience_s).done:
-        raise TimeoutError(f"nothing came for {patience_s:.0f} s")
-    return done.result()
+    return done
 
 
 def open_container(name: str, hwaccel: HWAccel | None = None) -> av.container.InputContainer:
