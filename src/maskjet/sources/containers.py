@@ -23,6 +23,8 @@ from maskjet.host.files import is_file_url
 _OPEN_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 10.0
 """Seconds without a packet after which a camera or network stream counts as silent."""
+TIMED_OUT = (av.error.ExitError, av.error.TimeoutError)
+"""Errors of a time-out: PyAV's own, and FFmpeg's."""
 _CAMERA = re.compile(r"/dev/video\d+")
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _USER = re.compile(r"([^?]*@)?([^/?]*\?[^/]*@)?")  # even if a password contains an unescaped delimiter
@@ -95,7 +97,7 @@ def translate_ffmpeg_errors(name: str) -> Iterator[None]:
 
 def reason(error: av.error.FFmpegError) -> str:
     """FFmpeg's reason for an error, as readable text."""
-    if isinstance(error, av.error.ExitError):
+    if isinstance(error, TIMED_OUT):
         return f"nothing came for {READ_TIMEOUT_S:.0f} s"
     return explain(error)
 
@@ -150,8 +152,11 @@ def open_container(name: str, hwaccel: HWAccel | None = None) -> av.container.In
     options = {"max_pixels": str(limits.image_pixels), "format_whitelist": _FORMATS}
     if not is_device:
         options["protocol_whitelist"] = _PROTOCOLS if is_stream(name) else "file"
-    if name.startswith("rtsp:"):
-        options["rtsp_transport"] = "tcp"
+    read_timeout_s: float | None = READ_TIMEOUT_S
+    if name.startswith(("rtsp:", "rtsps:")):
+        # For PyAV's own timeout FFmpeg asks for the interpreter's lock many times per packet, a hundred times a frame.
+        options |= {"rtsp_transport": "tcp", "timeout": str(round(1e6 * READ_TIMEOUT_S))}
+        read_timeout_s = None
     location = name if is_stream(name) else f"file:{name}"  # else FFmpeg takes "12:00.mp4" for a URL
     with ExitStack() as undo, translate_ffmpeg_errors(shown):
         container: av.container.InputContainer = av.open(
@@ -159,7 +164,7 @@ def open_container(name: str, hwaccel: HWAccel | None = None) -> av.container.In
             format="v4l2" if is_device else None,
             options=options,
             hwaccel=hwaccel,
-            timeout=(_OPEN_TIMEOUT_S, READ_TIMEOUT_S),
+            timeout=(_OPEN_TIMEOUT_S, read_timeout_s),
             **_METADATA,
         )
         undo.callback(container.close)

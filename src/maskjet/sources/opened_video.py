@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import av
 
 from maskjet.errors import SourceError, UnsupportedError
-from maskjet.sources.containers import cause_of, is_camera, is_stream, open_container, video_of
+from maskjet.sources.containers import TIMED_OUT, cause_of, is_camera, is_stream, open_container, video_of
 from maskjet.sources.conversion import PictureConverter
 from maskjet.sources.decoding import ON_CPU, Decoding, why_not_decoded
 
@@ -68,7 +68,7 @@ def _open_on_gpu(url: str, decoding: Decoding) -> OpenedVideo:
             converter = PictureConverter(decoding.device)
             container = open_container(url, hwaccel)
     except (SourceError, UnsupportedError, RuntimeError) as error:
-        if isinstance(error.__cause__, av.error.ExitError):  # a time-out, which would only be waited for again
+        if isinstance(error.__cause__, TIMED_OUT):  # a time-out, which would only be waited for again
             raise
         return _open_on_cpu(url, f"the GPU's decoder can't be opened: {cause_of(error)}")
     stream = video_of(container)
