@@ -54,7 +54,8 @@ from maskjet.spec import SPECS
 from maskjet.tracking import Tracker
 
 _LINE = re.compile(rb'\{"index":\d+,"time_s":([\d.e-]+|null),"source":"[^"]*/(\d+)"')
-_PATIENCE_S, _SETTLE_S = 120.0, 5.0  # for the first frame of each stream, and after it
+_PATIENCE_S = 120.0  # for the first frame of each stream
+_SETTLE_S = 15.0  # after it, until what came during the start is worked off
 _GROUP = 150  # frames of the clip, sent again and again
 _BIT_RATE = 8_000_000  # of 1080p, as cameras have
 _AWAY_S = 5.0  # without a line, after which a camera has come back
@@ -105,6 +106,8 @@ class CamerasCost(Setting):
     """Frames without a line between a stream's first and last one that count."""
     losing: int
     """Streams that lost frames."""
+    longest_s: float
+    """Longest time without a line of a stream, as while its process is started again."""
     returns: int
     """Times that a camera in trouble gave lines again, after five seconds without."""
     restarts: int
@@ -142,6 +145,7 @@ class CamerasReport(measuring.MeasuredReport):
                 "p99",
                 "lost",
                 "of streams",
+                "longest gap, s",
                 "returns",
                 "restarts",
                 "packet to result",
@@ -153,7 +157,7 @@ class CamerasReport(measuring.MeasuredReport):
         for m in self.measurements:
             delays = (shown(value, 1) for value in (m.mean_ms, m.p50_ms, m.p95_ms, m.p99_ms))
             counts = (m.model, str(m.streams), str(m.troubled), f"{m.fps:g}", m.processes)
-            found = map(str, (m.lost, m.losing, m.returns, m.restarts))
+            found = (str(m.lost), str(m.losing), shown(m.longest_s, 1), str(m.returns), str(m.restarts))
             loads = (shown(m.promise_p99_ms, 1), shown(m.cores, 1), shown(m.gpu, 0), shown(m.nvdec, 0))
             rows.append((*counts, *delays, *found, *loads))
         return rows
@@ -200,7 +204,9 @@ class Watch:
         """Streams that have given a line, without those in trouble."""
         self.returns = 0
         """Times that a stream in trouble came back."""
-        self._last_s: dict[int, float] = {}  # times of the last lines of streams in trouble
+        self.longest_s = 0.0
+        """Longest time between two lines of a stream that count."""
+        self._last_s: dict[int, float] = {}  # times of the last lines
 
     def add(self, line: bytes, *, counts: bool) -> None:
         """Note a line that was read now."""
@@ -208,11 +214,12 @@ class Watch:
         if found is None:
             raise MaskjetError(f"the command printed {line[:200]!r}, which is no line of a stream.")
         now, stream = time.monotonic(), int(found[2])
+        since_s, self._last_s[stream] = now - self._last_s.get(stream, now), now
         if stream >= len(self.seen):
-            self.returns += now - self._last_s.get(stream, now) > _AWAY_S
-            self._last_s[stream] = now
+            self.returns += since_s > _AWAY_S
             return
         self.begun.add(stream)
+        self.longest_s = max(self.longest_s, since_s if counts else 0)
         if counts and found[1] != b"null":  # the first frame over RTSP
             number = round(float(found[1]) * self._fps)
             self.delays_ms.append(1000 * (now - float(self._stamps[stream, number])))
@@ -284,6 +291,7 @@ def measure(setting: Setting, video: Path, model: Sequence[str]) -> CamerasCost:
         p99_ms=p99,
         lost=sum(lost),
         losing=sum(map(bool, lost)),
+        longest_s=watch.longest_s,
         returns=watch.returns,
         restarts=summary["restarts"],
         promise_p99_ms=1000 * max(state["latency_s"] for state in states if state),
