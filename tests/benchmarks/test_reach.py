@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks import cameras, reach_speed
+from benchmarks.live_sender import payloads_of
 from benchmarks.reach_live import sending
 from benchmarks.reach_videos import repeat, write_live
 from maskjet import traffic
@@ -65,16 +66,26 @@ def test_a_live_video_holds_no_frame_back(live):
         assert [len(packet.decode()) for packet in packets] == [1] * FRAMES
 
 
-def test_streams_are_live_and_every_frame_has_a_stamp(live):
-    with sending(live, 2, fps=200.0) as (urls, stamps):
+@pytest.mark.parametrize("protocol", ["http", "rtsp"])
+def test_streams_are_live_and_every_frame_has_a_stamp(live, protocol):
+    with sending(live, 2, fps=200.0, protocol=protocol) as (urls, stamps):
         for number, url in enumerate(urls):
             begin = time.monotonic()
             with open_source(url, limit=3 * FRAMES) as source:
                 assert source.is_live
                 frames = [(frame, time.monotonic()) for frame in source]
-            assert [round(frame.time_s * 200) for frame, _ in frames] == list(range(3 * FRAMES))
+            assert [round((frame.time_s or 0) * 200) for frame, _ in frames] == list(range(3 * FRAMES))
             for index, (_, came) in enumerate(frames):
                 assert begin < stamps[number, index] < came
+
+
+def test_nal_units_are_fragmented_as_rtp_says():
+    unit = bytes([0x65, *range(256)]) * 20
+    first, *rest = payloads = payloads_of(unit)
+    assert payloads_of(unit[:900]) == [unit[:900]]
+    assert {each[0] for each in payloads} == {0x60 | 28}
+    assert [each[1] for each in payloads] == [0x85, *[0x05] * (len(rest) - 1), 0x45]
+    assert unit[:1] + b"".join(each[2:] for each in payloads) == unit
 
 
 def test_a_decoder_that_was_not_had_is_an_error(street):

@@ -24,6 +24,29 @@ def camera():
         yield camera
 
 
+class Punctual(RtspCamera):
+    """A camera that says what it has once another one is asked, too."""
+
+    both = threading.Barrier(2)
+
+    def _answer(self, method, rest):
+        if method == "DESCRIBE":
+            self.both.wait(5)
+        return super()._answer(method, rest)
+
+
+@pytest.mark.slow
+def test_cameras_are_opened_at_once():
+    with Punctual() as one, Punctual() as other:
+        process = start("run", one.url, other.url, "--drop-late", "-o", "-")
+        seen = set()
+        while seen != {one.url, other.url}:
+            seen.add(json.loads(process.stdout.readline())["source"])
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 143
+
+
 @pytest.mark.slow
 def test_it_goes_on_and_ends_whole_while_the_camera_is_away(camera, tmp_path):
     secret = camera.url.replace("//", "//user:hunter2@") + "?key=hunter2"

@@ -162,9 +162,10 @@ class TestRtsp:
         assert "broke off and is opened again: " in caplog.text
 
     @pytest.mark.slow
-    def test_silence_is_noticed_although_the_sound_goes_on(self, monkeypatch, caplog):
+    @pytest.mark.parametrize("has_sound", [True, False])
+    def test_silence_is_noticed_although_the_sound_goes_on(self, has_sound, monkeypatch, caplog):
         monkeypatch.setattr(containers, "READ_TIMEOUT_S", 1.0)
-        with RtspCamera(has_sound=True) as camera, open_source(camera.url) as source:
+        with RtspCamera(has_sound=has_sound) as camera, open_source(camera.url) as source:
             frames = iter(source)
             seen = [next(frames) for _ in range(5)]
             camera.is_silent = True
