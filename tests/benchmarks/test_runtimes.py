@@ -25,14 +25,8 @@ def test_runtimes_find_the_same_and_are_timed(tmp_path, monkeypatch):
     ]
     assert rows[0].detections > 3
     for row in (rows[0], rows[2], rows[3]):
-        assert (row.unpaired, row.confidence_difference < 1e-3, row.p50_ms > 0, row.video_fps > 0) == (
-            0,
-            True,
-            True,
-            True,
-        )
-    assert [row.video_fps is None for row in rows] == [
-        row.p50_ms is None for row in rows
-    ]  # bfloat16 finds others on AMX
+        assert (row.unpaired, row.confidence_difference < 1e-3, row.p50_ms > 0) == (0, True, True)
+        assert row.video_fps > 0
+    assert [row.video_fps is None for row in rows] == [row.p50_ms is None for row in rows]  # bfloat16 may find others
     assert rows[1].confidence_difference > rows[2].confidence_difference
     assert len(json.loads((tmp_path / "r.json").read_text())["measurements"]) == 6
