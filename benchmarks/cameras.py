@@ -12,7 +12,6 @@ a drawn street's detections and its line are timed.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -25,9 +24,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO, Annotated, Any
 
 import numpy as np
@@ -250,7 +249,7 @@ def measure(setting: Setting, video: Path, model: Sequence[str]) -> CamerasCost:
             )
         )
         arguments = [*urls, *model, "--processes", setting.processes, *setting.options.split()]
-        process, lines = stack.enter_context(_running(arguments))
+        process, lines, told = stack.enter_context(_running(arguments))
         watch, began, deadline = Watch(stamps, setting.fps), 0.0, time.monotonic() + _PATIENCE_S
         is_killed, busy_s, loads = not setting.kill, 0.0, stack.enter_context(_watching_load())
         for line in lines:
@@ -271,14 +270,12 @@ def measure(setting: Setting, video: Path, model: Sequence[str]) -> CamerasCost:
         process.send_signal(signal.SIGINT)
         for _ in lines:
             pass
-        assert process.stderr is not None
-        told = process.stderr.read().decode()
+        told.seek(0)
+        text = told.read().decode()
     if not began:
         away = streams - len(watch.begun)
-        raise MaskjetError(
-            f"{away} streams gave no frame within {_PATIENCE_S:.0f} s. The command said:\n{told[-2000:]}"
-        )
-    summary = json.loads(told[("\n" + told).index("\n{") :])  # after warnings
+        raise MaskjetError(f"{away} streams gave no frame within {_PATIENCE_S:.0f} s. It said:\n{text[-2000:]}")
+    summary = json.loads(text[("\n" + text).index("\n{") :])  # after warnings
     states = [each["reading"] for each in summary["sources"][:streams]]
     p50, p95, p99 = (percentile(watch.delays_ms, share) for share in (0.5, 0.95, 0.99))
     lost = watch.lost()
@@ -326,13 +323,13 @@ def time_steps(size_hw: tuple[int, int]) -> StepsReport:
 
 
 @contextmanager
-def _running(arguments: Sequence[str]) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
-    """The command, and its lines."""
+def _running(arguments: Sequence[str]) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]]]:
+    """The command, its lines, and a file of what it says."""
     command = [sys.executable, "-m", "maskjet", "run", *arguments, "--track", "-o", "-", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with TemporaryFile() as told, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told) as process:
         assert process.stdout is not None
         try:
-            yield process, process.stdout
+            yield process, process.stdout, told
         finally:
             process.kill()
 
@@ -403,7 +400,7 @@ def main(
             traffic.write_video(clip, size_hw=size_hw, frames=_GROUP, seed=3)
             write_live(clip, video, _BIT_RATE)
             named = plant(model, None, draw_images(folder, size_hw, _DRAWN) if model in SPECS else [], folder)
-            for count, spread in itertools.product(streams, processes):
+            for count, spread in product(streams, processes):
                 setting = Setting(
                     model=model,
                     streams=count,
