@@ -100,6 +100,7 @@ def test_a_file_equals_its_network(precision, exported):
         assert (ours.dtype, ours.shape) == (tensor.numpy().dtype, tuple(tensor.shape)), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 2])
 def test_a_file_of_a_fixed_batch_equals_its_network(batch, exported):
     file = exported(batch=batch)

@@ -168,6 +168,7 @@ def test_what_only_files_or_only_networks_can_do(exported, tmp_path):
         export(tiny_network(), tmp_path / "tiny.onnx", input_size=(32, 64))
 
 
+@pytest.mark.slow
 def test_a_record_names_the_file(exported, changed):
     first, same = (digest_weights(read_network(exported("fp16").path)) for _ in range(2))
     assert first == same != digest_weights(read_network(changed()))
