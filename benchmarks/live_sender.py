@@ -22,8 +22,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 from typing import BinaryIO
 
@@ -40,19 +41,25 @@ _BROKEN_SHARE = 0.3  # of its frames
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: video/x-flv\r\nConnection: close\r\n\r\n"  # no length: it has no end
 
 
-def split(data: bytes) -> tuple[bytes, list[bytes]]:
-    """Split an FLV file of H.264 into what a decoder must know first, and a tag per frame."""
-    beginning, frames, at = data[:4] + b"\x05" + data[5:_FILE_HEADER] + _SOUND, [], _FILE_HEADER
+def tags_of(data: bytes) -> Iterator[bytes]:
+    """The tags of an FLV file."""
+    at = _FILE_HEADER
     while at < len(data):
         end = at + _TAG_HEADER + int.from_bytes(data[at + 1 : at + 4], "big") + _TAG_END
-        tag = data[at:end]
+        yield data[at:end]
+        at = end
+
+
+def split(data: bytes) -> tuple[bytes, list[bytes]]:
+    """Split an FLV file of H.264 into what a decoder must know first, and a tag per frame."""
+    beginning, frames = data[:4] + b"\x05" + data[5:_FILE_HEADER] + _SOUND, []
+    for tag in tags_of(data):
         is_packet = tag[0] == _VIDEO and tag[_TAG_HEADER + 1] == 1
         is_end = tag[0] == _VIDEO and tag[_TAG_HEADER + 1] == 2
         if is_packet:
             frames.append(tag)
         elif not is_end:
             beginning += tag
-        at = end
     return beginning, frames
 
 
@@ -73,14 +80,11 @@ def units_of(data: bytes) -> list[bytes]:
 
 def parameters_of(beginning: bytes) -> list[bytes]:
     """The sequence and picture parameter set that an FLV file begins with."""
-    at = _FILE_HEADER + len(_SOUND)
-    while beginning[at] != _VIDEO:
-        at += _TAG_HEADER + int.from_bytes(beginning[at + 1 : at + 4], "big") + _TAG_END
-    at += _CONFIGURATION + 6  # one sequence parameter set, as x264 writes
-    size = int.from_bytes(beginning[at : at + 2], "big")
-    at += 2 + size
-    end = at + 3 + int.from_bytes(beginning[at + 1 : at + 3], "big")
-    return [beginning[at - size : at], beginning[at + 3 : end]]
+    tag = next(tag for tag in tags_of(beginning) if tag[0] == _VIDEO)
+    begin = _CONFIGURATION + 8  # of the one sequence parameter set that x264 writes, after its length
+    end = begin + int.from_bytes(tag[begin - 2 : begin], "big")
+    size = int.from_bytes(tag[end + 1 : end + 3], "big")
+    return [tag[begin:end], tag[end + 3 : end + 3 + size]]
 
 
 def payloads_of(unit: bytes) -> list[bytes]:
@@ -137,12 +141,11 @@ class Sender:
                 while requests.readline().strip():
                     pass
                 connection.sendall(_ANSWER + self._beginning)
-                writes = self._flv()
+                frames = self._flv()
             else:
                 self._agree(connection, begins, requests)
-                writes = self._rtp()
-            next(writes)
-            self._play(connection, stream, writes)
+                frames = self._rtp()
+            self._play(connection, stream, frames)
 
     def _agree(self, connection: socket.socket, line: bytes, requests: BinaryIO) -> None:
         """Answer the requests of RTSP (RFC 2326) up to the one that plays."""
@@ -166,17 +169,16 @@ class Sender:
             line = requests.readline()
         raise ConnectionError("the client is gone.")
 
-    def _flv(self) -> Generator[bytes, int, None]:
-        """What is sent of frame number `send(index)`."""
-        index = yield b""
-        while True:
-            index = yield at_time(self._tags[index % len(self._tags)], round(1000 * index / self._fps))
+    def _flv(self) -> Iterator[bytes]:
+        """What is sent of each frame."""
+        for index, tag in zip(range(self._capacity), cycle(self._tags), strict=False):
+            yield at_time(tag, round(1000 * index / self._fps))
 
-    def _rtp(self) -> Generator[bytes, int, None]:
+    def _rtp(self) -> Iterator[bytes]:
         """The same as packets of RTP (RFC 3550), interleaved in TCP."""
-        index, sequence = (yield b""), 0
-        while True:
-            parts, packets = self._packets[index % len(self._packets)], []
+        sequence = 0
+        for index, parts in zip(range(self._capacity), cycle(self._packets), strict=False):
+            packets = []
             time_hz = round(_RTP_HZ * (1 + index / self._fps)) & 0xFFFFFFFF
             for number, part in enumerate(parts):
                 kind = 96 | (number == len(parts) - 1) << 7
@@ -185,21 +187,20 @@ class Sender:
                 )
                 packets.append(part)
                 sequence += 1
-            index = yield b"".join(packets)
+            yield b"".join(packets)
 
-    def _play(self, connection: socket.socket, stream: int, writes: Generator[bytes, int, None]) -> None:
+    def _play(self, connection: socket.socket, stream: int, frames: Iterator[bytes]) -> None:
         is_troubled = stream >= self._troubled_from
         turn = self._connections[stream] % 4 if is_troubled else 0
         self._connections[stream] += 1
         if turn == 2:  # can't be reached
             return
         begin, chance = time.monotonic(), random.Random(stream)
-        for index in range(self._capacity):
+        for index, data in enumerate(frames):
             time.sleep(max(begin + index / self._fps - time.monotonic(), 0))
             if is_troubled and index > self._fps * (_BROKEN_S if turn == 1 else _PLAYED_S):
                 time.sleep(_SILENT_S if turn == 0 else 0)
                 return
-            data = writes.send(index)
             if turn == 1 and chance.random() < _BROKEN_SHARE:
                 data = data[: len(data) // 2] + chance.randbytes(len(data) - len(data) // 2)
             if not is_troubled:
