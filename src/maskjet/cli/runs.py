@@ -18,6 +18,7 @@ from maskjet.cli.options import print_error, progress_of
 from maskjet.cli.stdout import ReaderGoneError
 from maskjet.cli.summary import SourceSummary, Summary
 from maskjet.errors import FrameError, SourceError
+from maskjet.host.threads import in_background
 
 if TYPE_CHECKING:
     from maskjet.config import EngineConfig
@@ -119,8 +120,6 @@ def run_together(
     progress: Callable[[Sequence[Source]], AbstractContextManager[Callable[[int], None]]] | None = None,
 ) -> None:
     """Run a model on sources side by side; `check` gives their outputs, `progress` what to call for each frame."""
-    from maskjet.sources.containers import in_background
-
     with ExitStack() as stack:
         openings = [in_background(partial(run.open, each)) for each in found]  # all at once: a camera takes a second
         for opening in openings:

@@ -15,13 +15,14 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from maskjet.errors import DeviceError, device_error, first_line
+from maskjet.host.threads import in_background
 from maskjet.serve import problems
 from maskjet.serve.tickets import Answer, Decode, LargeImage, Options, Ticket, WholeJPEG, resolve
 from maskjet.sources.images import Image
@@ -356,21 +357,16 @@ class Dispatcher:
         """Detect on black frames, as many times at once as there are permits, so that each slot is warm."""
         begin, frames = threading.Barrier(self._permits), [np.zeros((*_SIZE_HW, 3), np.uint8)] * batch
 
-        def predict(call: Future[list[Detections]], threshold: float | None) -> None:
+        def predict(threshold: float | None) -> list[Detections]:
             begin.wait()
-            try:
-                call.set_result(self.model.predict(frames, threshold=threshold))
-            except BaseException as error:
-                call.set_exception(error)
+            return self.model.predict(frames, threshold=threshold)
 
         with self._lock:
             self._is_paused = True
             self._has_ended.wait_for(lambda: not self._batches)
         try:
             for threshold in (0.0, None):  # 0 gives the most detections
-                calls: list[Future[list[Detections]]] = [Future() for _ in range(self._permits)]
-                for call in calls:
-                    threading.Thread(target=predict, args=(call, threshold), daemon=True).start()
+                calls = [in_background(partial(predict, threshold)) for _ in range(self._permits)]
                 found = [call.result()[0] for call in calls]
             self.largest = batch
         finally:

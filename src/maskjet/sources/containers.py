@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from av.stream import Disposition
 from maskjet import limits
 from maskjet.errors import SourceError, explain, first_line, translate_errors
 from maskjet.host.files import is_file_url
+from maskjet.host.threads import in_background
 
 _OPEN_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 10.0
@@ -126,20 +127,6 @@ def _in_thread(work: Callable[[], _T], patience_s: float | None = None) -> _T:
     if not wait([done], patience_s).done:
         raise TimeoutError(f"nothing came for {patience_s:.0f} s")
     return done.result()
-
-
-def in_background(work: Callable[[], _T]) -> Future[_T]:
-    """Run work in a thread of its own, which does not keep the program from ending."""
-    done: Future[_T] = Future()
-
-    def do() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:
-            done.set_exception(error)
-
-    threading.Thread(target=do, name="maskjet-wait", daemon=True).start()
-    return done
 
 
 def open_container(name: str, hwaccel: HWAccel | None = None) -> av.container.InputContainer:
