@@ -341,7 +341,8 @@ def _watching_load() -> Iterator[list[tuple[float, float]]]:
     over = threading.Event()
 
     def watch() -> None:
-        query = ("--id=0", "--query-gpu=utilization.gpu,utilization.decoder", "--format=csv,noheader,nounits")
+        chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+        query = (f"--id={chosen}", "--query-gpu=utilization.gpu,utilization.decoder", "--format=csv,noheader,nounits")
         while not over.wait(_LOAD_S) and (told := ask_driver(*query).split(",")) != [""]:
             loads.append((float(told[0]), float(told[1])))
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,6 +107,7 @@ class _Workers:
         self._run, self._found, self._outputs, self._append = run, found, outputs, append
         self._appending = threading.Lock()
         self._workers: list[_Worker] = []
+        self._spares: dict[str, tuple[Any, Connection, int]] = {}  # by device, see _spawn
         self._errors: list[Exception] = []
         self._is_ending, self._is_broken = False, False
         self._began_s: float | None = None  # of the first report with frames, by the monotonic clock
@@ -131,6 +133,11 @@ class _Workers:
                 each.process.kill()
             for each in [*self._workers]:
                 self._bury(each)
+            for child, connection, reading in self._spares.values():
+                child.kill()
+                child.wait()
+                connection.close()
+                os.close(reading)
             if self._began_s is not None:
                 summary.seconds = time.monotonic() - self._began_s
                 summary.fps = summary.frames / summary.seconds
@@ -143,9 +150,7 @@ class _Workers:
         run |= {"config": replace(self._run.config, device=place.own_device), "streams": len(positions)}
         run["deadlines"] = None if self._run.deadlines is None else self._run.deadlines.of(positions)
         owned = [[_numbered(out, starts) for out in self._outputs.owned[position]] for position in positions]
-        reading, writing = os.pipe()
-        child, connection = runner.start(__name__, writing, variables=place.variables)
-        os.close(writing)
+        child, connection, reading = self._spares.pop(place.device, None) or _spawn(place)
         with suppress(OSError):  # it has died, which is seen when it is waited for
             connection.send(
                 (run, [self._found[each] for each in positions], replace(self._outputs, owned=owned, sources=()))
@@ -211,6 +216,9 @@ class _Workers:
             return
         if worker.began_s is None:
             worker.began_s, self._began_s = now, self._began_s or now
+            device = worker.place.device
+            if device not in self._spares and any(is_live for *_, is_live in counts) and not self._is_ending:
+                self._spares[device] = _spawn(worker.place)  # has imported PyTorch, for seconds, when one dies
             for source, rate in zip(sources, worker.rates, strict=False):
                 source.missed += round(rate * (now - worker.told_s))
         worker.told_s = now
@@ -266,6 +274,14 @@ class _Workers:
         return runner.tell(code)
 
 
+def _spawn(place: Place) -> tuple[Any, Connection, int]:
+    """Start a process that waits for its sources; returns it, the connection to it, and where its lines are read."""
+    reading, writing = os.pipe()
+    child, connection = runner.start(__name__, writing, variables=place.variables)
+    os.close(writing)
+    return child, connection, reading
+
+
 def _numbered(out: str, starts: int) -> str:
     """The path of an output for the process that is started again: gate.mp4 becomes gate.2.mp4."""
     if starts == 1 or "://" in out:
@@ -282,6 +298,7 @@ def main(descriptor: int, lines: int) -> None:
     process.keep_freed_memory()
     limits.read_environment()
     connection = Connection(descriptor)
+    import_module("maskjet.model")  # and PyTorch, before there are sources
     with suppress(EOFError, OSError):
         given, found, outputs = connection.recv()
         run = Run(**given)
