@@ -69,8 +69,8 @@ class _Worker:
 def spread(run: Run, found: Sequence[UnopenedSource], outs: Sequence[str], places: Sequence[Place]) -> None:
     """Run a model on sources side by side, in a process for each place.
 
-    A process that dies is started again with its live sources, and the frames that they missed are estimated; its files
-    have failed. Outputs that it had begun stay as they are, and new ones are numbered.
+    A process that dies is replaced by a spare one for its live sources, and the frames that they missed are estimated;
+    its files have failed. Outputs that it had begun stay as they are, and new ones are numbered.
 
     Raises:
         InputError: An output of all sources is neither JSON lines nor a URL for events.
@@ -150,7 +150,7 @@ class _Workers:
         run |= {"config": replace(self._run.config, device=place.own_device), "streams": len(positions)}
         run["deadlines"] = None if self._run.deadlines is None else self._run.deadlines.of(positions)
         owned = [[_numbered(out, starts) for out in self._outputs.owned[position]] for position in positions]
-        child, connection, reading = self._spares.pop(place.device, None) or _spawn(place)
+        child, connection, reading = self._spares.pop(place.device) if place.device in self._spares else _spawn(place)
         with suppress(OSError):  # it has died, which is seen when it is waited for
             connection.send(
                 (run, [self._found[each] for each in positions], replace(self._outputs, owned=owned, sources=()))
