@@ -124,14 +124,13 @@ def test_frames_of_any_size(size_hw, delay, model):
 
 @pytest.mark.parametrize("delay", [None, 0])
 def test_several_sources_tiles_and_batches_go_with_it(delay, model, images):
-    sources = [Frames(images), Frames(images[:5][::-1])]
-    options = {"detect": 3, "delay": delay, "tile": (320, 320), "batch": 4}
-    results = list(model.stream(sources, **options))
-    for stream, frames in enumerate((images, images[:5][::-1])):
+    streams, tile = (images[:5], images[3::-1]), (360, 360)
+    options = {"detect": 3, "delay": delay, "tile": tile, "batch": 4}
+    results = list(model.stream([*map(Frames, streams)], **options))
+    for stream, frames in enumerate(streams):
         own = [(frame, found) for frame, found in results if frame.stream == stream]
         assert [frame.index for frame, _ in own] == list(range(len(frames)))
-        expected = model.predict(frames[3], tile=(320, 320))
-        assert_same(own[3][1], expected)
+        assert_same(own[3][1], model.predict(frames[3], tile=tile))
         assert own[1][1].moved.all()
 
 

@@ -218,7 +218,8 @@ class _Workers:
             worker.began_s, self._began_s = now, self._began_s or now
             device = worker.place.device
             if device not in self._spares and any(is_live for *_, is_live in counts) and not self._is_ending:
-                self._spares[device] = _spawn(worker.place)  # has imported PyTorch, for seconds, when one dies
+                with suppress(OSError):  # there are too many processes
+                    self._spares[device] = _spawn(worker.place)  # has imported PyTorch, for seconds, when one dies
             for source, rate in zip(sources, worker.rates, strict=False):
                 source.missed += round(rate * (now - worker.told_s))
         worker.told_s = now
