@@ -12,9 +12,14 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import rasterio
+from rasterio.features import rasterize
+from rasterio.transform import from_origin
+from rasterio.warp import transform_geom
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+import maskjet
 from maskjet import limits, traffic
 from tests.outputs.test_events import broker
 from tests.sources.clips import encode, write_image
@@ -162,3 +167,22 @@ def test_two_checkpoints_are_compared_by_class(run):
     assert all(numbers[::3] == numbers[2::3] for numbers in rows.values())
     assert float(rows["car"][0]) > 0.3
     assert json.loads(Path("scores/after/report.json").read_text())["images"] == 2
+
+
+@pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")  # in rasterio itself
+def test_outlines_of_a_raster_are_where_its_masks_are(run):
+    size_hw, place, utm = (360, 900), from_origin(500_000, 5_300_000, 0.2, 0.2), "EPSG:32632"
+    image = traffic.sample(seed=3, size_hw=size_hw).image
+    shape = {"height": size_hw[0], "width": size_hw[1], "count": 3, "dtype": "uint8"}
+    with rasterio.open("scene.tif", "w", driver="GTiff", crs=utm, transform=place, **shape) as scene:
+        scene.write(np.moveaxis(image, 2, 0))
+    run("geotiff", "scene.tif", "found.geojson")
+    features = json.loads(Path("found.geojson").read_text())["features"]
+    with maskjet.load("demo") as model:
+        expected = model.predict(image, tile=640, full=False)
+    names = [feature["properties"]["class_name"] for feature in features]
+    assert names == [*expected.class_name]
+    assert len({*names}) > 1
+    for feature, mask in zip(features, expected.masks(), strict=True):
+        outline = transform_geom("EPSG:4326", utm, feature["geometry"])
+        assert (rasterize([outline], size_hw, transform=place) == mask).all()
