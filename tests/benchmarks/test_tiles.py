@@ -21,6 +21,7 @@ def _small_tiles(monkeypatch):
     monkeypatch.setattr(tiles, "_TILE", 160)
 
 
+@pytest.mark.slow
 def test_batches_and_threads_of_a_peer_find_the_same():
     pytest.importorskip("supervision")
     image = traffic.sample(3, size_hw=(240, 320)).image
@@ -44,6 +45,7 @@ def test_nothing_is_timed_if_predict_and_merging_differ(monkeypatch):
         tiles.run(scored=1, frames=2)
 
 
+@pytest.mark.slow
 def test_streets_are_scored_by_size_with_intervals(tmp_path, monkeypatch):
     monkeypatch.setattr(tiles_streets, "_RESAMPLES", 20)
     path = tmp_path / "streets.json"

@@ -99,7 +99,7 @@ def test_outputs_of_another_size_than_for_zeros_are_refused(runtime, changed):
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("batch", [None, pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("batch", [None, *(pytest.param(each, marks=pytest.mark.slow) for each in (1, 2))])
 def test_detections_are_the_networks(runtime, batch, exported):
     path = exported(batch=batch).path  # three images are no multiple of two
     images = [image(seed=seed) for seed in range(3)]

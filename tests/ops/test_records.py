@@ -21,9 +21,9 @@ LONG = {
     "preprocess": {
         *("letterbox, batch, bgr", "letterbox, tall", "letterbox, coloured", "strided rows", "bfloat16", "batch"),
         *("nv12, letterbox, coloured", "nv12, three matrices", "nv12, letterbox", "antialias", "nv12, antialias"),
-        "antialias, letterbox",
+        *("antialias, letterbox", "nv12, antialias, odd"),
     },
-    "rank_tokens": {"many tokens of many images", "ties among blocks of many images"},
+    "rank_tokens": {"many tokens of many images", "ties among blocks of many images", "more than a block of rivals"},
     "resize_pixels": {"many pixels"},
     "roi_align": {
         *("box head", "mask head", "small boxes", "level limits", "channels first", "float16", "bfloat16"),
